@@ -181,7 +181,11 @@ def _take_back(
     elif entry.kind == "selinux_boolean" and entry.state in ("on", "off"):
         yield SelinuxBoolean(entry.name, why, on=entry.state == "on")
     elif entry.kind == "service" and unit is not None and unit.enabled == "enabled":
-        if entry.enabled != "enabled" and entry.active != "active":
+        if entry.enabled != "enabled" and entry.active == "active":
+            yield Left(
+                "irreversible", entry.unit, "it ran before the run: it stays enabled, or would be stopped"
+            )
+        elif entry.enabled != "enabled":
             yield Service(entry.unit, why, disable=True, ends=_ends(entry.unit, facts))
     elif entry.state == "disable" and entry.enabled == "enabled":
         if services.is_loaded(facts, entry.unit) or any(_brings_files(change) for change in planned):

@@ -1,9 +1,10 @@
-"""What ends a run before its next batch."""
+"""What ends a run before its next batch; which hosts count, and which are probed again."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 from unittest import mock
 
 import pytest
@@ -12,7 +13,7 @@ from gpunode.engine import control_plane, rollout, rounds
 from gpunode.engine.batch import Run
 from gpunode.engine.member import PAUSED, Member
 from gpunode.errors import Problem
-from gpunode.model import Host, Outcome, Ssh
+from gpunode.model import Cluster, Host, Inventory, Outcome, Plan, Reboot, Ssh, StepPlan
 
 FAILED = Member(Host("a", Ssh("a")), Outcome("a", "failed", problem=Problem("", "no disk")))
 SKIPPED = Member(
@@ -46,3 +47,31 @@ def test_a_run_stops_for_its_first_reason(
     hosts = rollout.Hosts(members, (), (), frozenset(judged), seen.get("max_fail"))
     reason = rollout.stop_reason(run, lease, members, hosts)
     assert ((reason.code, reason.what) if reason else ("", "")) == (code, what)
+
+
+@pytest.mark.parametrize(("begun", "max_fail", "judged"), [((), None, ""), ("a", None, "a"), ((), 1, "ab")])
+def test_hosts_that_the_resumed_run_has_begun_count_as_failed(
+    begun: tuple[str, ...], max_fail: int | None, judged: str
+) -> None:
+    """Though none of them can be reached any more."""
+    members = tuple(replace(FAILED, host=Host(name, Ssh(name))) for name in "ab")
+    inventory = Inventory("", tuple(member.host for member in members), Cluster())
+    session = mock.Mock(inventory=inventory, hosts=inventory.hosts, planners={})
+    hosts = rollout.plan_hosts(session, None, members, begun=begun, max_fail=max_fail)
+    assert hosts.judged == {*judged}
+
+
+@pytest.mark.parametrize(("waited", "status"), [(False, "planned"), (True, "right")])
+def test_hosts_are_probed_again_where_another_run_held_the_lease(
+    monkeypatch: pytest.MonkeyPatch, waited: bool, status: str
+) -> None:
+    """Those that can take part: its plans may be out of date."""
+    plan = Plan("b", (StepPlan("x", (Reboot("why"),)),))
+    members = (FAILED, Member(Host("b", Ssh("b")), Outcome("b", "planned", plan=plan)))
+    monkeypatch.setattr(
+        rounds, "probe_all", lambda *known: tuple(replace(e, outcome=Outcome("b", "right")) for e in known[2])
+    )
+    run = cast("Any", SimpleNamespace(session=mock.Mock(), reviewed=None))
+    lease = cast("Any", SimpleNamespace(waited=waited))
+    after = rollout.plan_again(run, rollout.Hosts(members, (), (), frozenset()), lease)
+    assert [member.outcome and member.outcome.status for member in after] == ["failed", status]

@@ -463,6 +463,12 @@ SOFTWARE: list[tuple[list[Entry], Facts, list[Change], list[Left]]] = [
         [],
     ),
     (
+        [Entry("a", "r1", kind="service", unit=DOCKER, enabled="disabled", active="active")],
+        facts({}),
+        [],
+        [irreversible(DOCKER, "it ran before the run: it stays enabled, or would be stopped")],
+    ),
+    (
         [Entry("a", "r1", kind="service", unit=FABRIC, enabled="disabled", active="inactive")],
         unit_is("enabled", users=(USER,)),
         [Service(FABRIC, WHY, disable=True, ends=("7",))],

@@ -146,6 +146,18 @@ def test_a_plugin_that_the_undo_paused_goes_with_the_label_that_the_run_brought(
     assert state(runs.api) == ({"rack": "7"}, [], [])
 
 
+@pytest.mark.parametrize(("status", "open_"), [("changed", True), ("failed", False)])
+def test_an_undone_node_takes_pods_again_and_one_that_failed_stays_closed(
+    runs: Runs, status: Literal["changed", "failed"], open_: bool
+) -> None:
+    run = runs.provision(BEFORE)
+    cordon.cordon(runs.api, "a", "us")
+    stage = undo_cluster.make_stage(mock.Mock(), runs.api, runs.begin(), run)
+    (after,) = stage((Member(BEFORE, Outcome("a", status, there()), node(runs.api)),))
+    assert after.reason is None
+    assert (cordon.owners(runs.api) == {}) is open_
+
+
 def stop_kubelet(runs: Runs, fake: FakeApi) -> None:
     item = runs.api.get("Node", "a") or {}
     item["status"]["conditions"][0]["status"] = "False"
