@@ -149,8 +149,8 @@ def plan(journal: Journal, run: str, facts: Facts) -> tuple[tuple[Change, ...], 
     left = tuple(dict.fromkeys(change for change in changes if isinstance(change, Left)))
     made = [change for change in changes if not isinstance(change, Left)]
     if "nvidia" in facts.modules and not any(isinstance(change, (KernelModule, Reboot)) for change in made):
-        off = {change.unit for change in made if isinstance(change, Service) and change.disable}
-        made += modules.start(replace(facts, stopped=tuple(u for u in facts.stopped if u not in off)))
+        off = [change.unit for change in made if isinstance(change, Service) and change.disable]
+        made += modules.start(facts, off)
     last = [change for change in made if isinstance(change, Reboot)]
     left += tuple(_containers(mine, made, facts))
     return (*with_restarts([change for change in made if change not in last], due, facts), *last), left

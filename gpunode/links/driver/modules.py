@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from gpunode.errors import CannotPlan
 from gpunode.links.machine import pci
@@ -65,9 +65,9 @@ def load(facts: Facts, modules: tuple[str, ...], why: str) -> KernelModule:
     return KernelModule(why, load=modules, fault=fault)
 
 
-def start(facts: Facts) -> Iterator[KernelModule]:
-    """Start the daemons that are still `stopped`."""
-    if units := stopped(facts):
+def start(facts: Facts, others: Collection[str]) -> Iterator[KernelModule]:
+    """Start the daemons that are still `stopped`; the plan has another change for the `others`."""
+    if units := tuple(unit for unit in stopped(facts) if unit not in others):
         yield KernelModule("an apply that was killed has stopped them", services=units, fault="")
 
 

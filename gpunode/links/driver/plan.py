@@ -305,5 +305,6 @@ def plan_persistence(facts: Facts, desired: Desired) -> tuple[Change, ...]:
 
 def plan_daemons(facts: Facts, desired: Desired) -> tuple[Change, ...]:
     """Start those that a killed apply has stopped, for a driver or for MIG layouts, which a host with `driver: none` has too."""
-    starts = tuple(modules.start(facts))
+    fabric = [change.unit for change in plan_fabric(facts, desired) if isinstance(change, Service)]
+    starts = tuple(modules.start(facts, fabric))
     return starts if starts and module_after(facts, desired) in ("loaded", "reloaded") else ()
