@@ -17,8 +17,12 @@ def read(name: str) -> Any:
 
 
 def rows(table: str, **defaults: Any) -> pytest.MarkDecorator:
-    """Runs a test for each row: a key is an argument, in `defaults` where rows lack it. `case` names a row, and is none."""
-    found = [defaults | row for row in read(table)]
-    arguments = [key for key in found[0] if key != "case"]
-    values = [[row[key] for key in arguments] for row in found]
-    return pytest.mark.parametrize(arguments, values, ids=[row.get("case") for row in found])
+    """Runs a test for each row: a key is an argument, in `defaults` where rows lack it. `case` names a row, and is none. Raises
+    ValueError for a row that has other keys than the first."""
+    cases = [defaults | row for row in read(table)]
+    arguments = [key for key in cases[0] if key != "case"]
+    for case in cases:
+        if case.keys() - {"case"} != set(arguments):
+            raise ValueError(f"{table}.yaml: {case} has other keys than {arguments}")
+    values = [[case[key] for key in arguments] for case in cases]
+    return pytest.mark.parametrize(arguments, values, ids=[case.get("case") for case in cases])
