@@ -107,6 +107,24 @@ def of_kind(done: subprocess.CompletedProcess[str], kind: str) -> list[dict[str,
     return [line for line in jsonlines.parse(done.stdout) if line["type"] == kind]
 
 
+KILLS = """\
+#!/bin/sh
+case $1 in
+-r) exec "$GPUNODE_SIM_PYTHON" -I "$GPUNODE_SIM_RUN" modprobe "$@" ;;
+esac
+/bin/rm "$0"
+kill -9 $PPID
+"""
+
+
+def kill_at_load(state: State) -> Path:
+    """The apply that loads the host's next module is killed (-9) there; the program that does so, until it has."""
+    program = state.folder / "bin/modprobe"
+    program.write_text(KILLS)
+    program.chmod(0o755)
+    return program
+
+
 # --- in the operator's process ---
 
 

@@ -12,6 +12,7 @@ from gpunode.links.plugin import daemonset
 from gpunode.sim.host import kinds
 from gpunode.sim.process import Demo
 
+from . import operators
 from .clusters import until
 from .jobs import client, cordoned
 from .operators import of_kind
@@ -74,3 +75,25 @@ def test_the_plugin_comes_back_after_a_run_that_died(demo: Demo) -> None:
     assert booted(demo) == before
     assert demo.states["gpu-1"].now().modules["nvidia"].startswith("595.")
     assert node(demo) == {"gpu": "true", "owner": None}
+
+
+def version(demo: Demo) -> str:
+    """The branch of the loaded module; "" for none."""
+    return demo.states["gpu-1"].now().modules.get("nvidia", "").partition(".")[0]
+
+
+def test_an_apply_that_is_killed_inside_a_load_is_completed_by_the_next_run(demo: Demo) -> None:
+    """Between unload and load the host has no module; nothing reboots, and the plugin is back afterwards."""
+    wanted, boot = "580" if version(demo) == "595" else "595", booted(demo)
+    want(demo, int(wanted))
+    program = operators.kill_at_load(demo.states["gpu-1"])
+    killed = gpunode(demo, "provision", "inventory.yaml", "--yes", "--json")
+    assert (killed.returncode, version(demo), program.exists()) == (1, "", False)
+    (plan,) = of_kind(gpunode(demo, "plan", "inventory.yaml", "--json"), "plan")
+    assert [change["what"] for change in plan["changes"]][:1] == ["load nvidia, nvidia_uvm, nvidia_modeset"]
+    done = gpunode(demo, "provision", "inventory.yaml", "--yes", "--json")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert (version(demo), booted(demo)) == (wanted, boot)
+    assert (node(demo), cordoned(client(demo))) == ({"gpu": "true", "owner": None}, [])
+    planned = gpunode(demo, "plan", "inventory.yaml", "--exit-code")
+    assert planned.returncode == 0, planned.stdout

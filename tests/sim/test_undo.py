@@ -88,7 +88,7 @@ def test_an_undone_host_is_as_before_apart_from_what_somebody_changed_since() ->
     assert [run["result"] for run in listed] == [*[{"undone": 1}] * 4, {"proven": 1}]
 
 
-def test_an_upgrade_of_the_driver_is_undone_also_by_an_operator_who_is_killed_and_resumes() -> None:
+def test_an_upgrade_of_the_driver_is_undone_also_where_operator_or_apply_is_killed() -> None:
     with Demo(
         [kinds.old_host("gpu-1")], groups={"gpu": {"driver": "570", "hosts": [{"name": "gpu-1"}]}}
     ) as demo:
@@ -109,6 +109,13 @@ def test_an_upgrade_of_the_driver_is_undone_also_by_an_operator_who_is_killed_an
         assert of_kind(resumed, "summary")[0]["changed"] == 1
         (run,) = of_kind(operators.gpunode(demo.folder, "show", "last", "--json"), "run")
         assert run["result"] == {"undone": 1}
+        operators.kill_at_load(demo.states["gpu-1"])
+        killed = operators.gpunode(demo.folder, "provision", "inventory.yaml", "--yes", "--json")
+        assert killed.returncode == 1, killed.stdout
+        assert "nvidia" not in State(demo.folder / "hosts/gpu-1").now().modules
+        undone = undo(demo, "last")
+        assert undone.returncode == 0, undone.stdout + undone.stderr
+        assert software(demo) == before
 
 
 def test_a_host_whose_journal_has_nothing_of_the_run_is_refused() -> None:
