@@ -85,13 +85,13 @@ def read(topic: str) -> str:
         return text
     # The text before the first title; then of each its level, title and text.
     parts = re.split(r"^(?=(##+) (.*)$)", text, flags=re.MULTILINE)
-    found = [at for at in range(1, len(parts), 3) if anchor(parts[at + 1]) == section]
-    if not found:
+    places = [at for at in range(1, len(parts), 3) if anchor(parts[at + 1]) == section]
+    if not places:
         return ""
     below = itertools.takewhile(
-        lambda at: len(parts[at]) > len(parts[found[0]]), range(found[0] + 3, len(parts), 3)
+        lambda at: len(parts[at]) > len(parts[places[0]]), range(places[0] + 3, len(parts), 3)
     )
-    return "".join(parts[at + 2] for at in (found[0], *below))
+    return "".join(parts[at + 2] for at in (places[0], *below))
 
 
 KEY = re.compile(r"^\| `([\w.<>]+)` \| (.*) \|$", re.MULTILINE)  # a row of the inventory's tables
@@ -114,13 +114,13 @@ def sections(topic: str) -> dict[str, str]:
 
 def keys(topic: str) -> dict[str, str]:
     """Key of the inventory → its meaning, values and default, of keys that are the topic or begin like it."""
-    found = {}
+    rows = {}
     for key, row in KEY.findall(read("inventory")):
         if any(part.startswith(topic) for part in (key, key.rpartition(".")[2])):
             *first, meaning = filter(None, re.split(r"\s*\|\s*", re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", row)))
             more = [f"{name}: {cell}." for name, cell in zip(("Values", "Default"), first, strict=False)]
-            found[key] = " ".join([f"{meaning.rstrip('.:')}.", *more])
-    return found
+            rows[key] = " ".join([f"{meaning.rstrip('.:')}.", *more])
+    return rows
 
 
 def mentions(topic: str) -> list[str]:

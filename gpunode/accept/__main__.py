@@ -99,10 +99,10 @@ def _choose(gpus: list[dict[str, Any]], uuids: list[str] | None) -> list[dict[st
     """Those that were asked for; one that is not there has an error."""
     if uuids is None:
         return gpus
-    found = {gpu["uuid"]: gpu for gpu in gpus}
+    listed = {gpu["uuid"]: gpu for gpu in gpus}
     absent = {"name": "", "pci": "", "capability": "", "memory_mib": 0, "shape": "whole"}
     error = {"code": "lost", "text": "the driver lists no such GPU"}
-    return [found.get(uuid) or {"uuid": uuid, **absent, "error": error} for uuid in uuids]
+    return [listed.get(uuid) or {"uuid": uuid, **absent, "error": error} for uuid in uuids]
 
 
 def measure(

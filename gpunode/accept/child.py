@@ -158,13 +158,13 @@ class Measuring:
         report.stage(text, seconds)
         try:
             with sampler.running():
-                found = work()
+                figures = work()
         except NotMeasured as error:
             report.reasons |= dict.fromkeys(names, str(error))
         else:
-            if "memory_errors" in found:
-                found["memory_errors"] += report.measured.get("memory_errors", 0)
-            report.have(found)
+            if "memory_errors" in figures:
+                figures["memory_errors"] += report.measured.get("memory_errors", 0)
+            report.have(figures)
         report.have(summary(self._link, self._load))
         report.figures()
 

@@ -151,16 +151,16 @@ def main(library: Any = None, nvml: Any = None) -> int:
         driver = ""
         try:
             nvml.nvmlInit()
-            driver, found = nvml.nvmlSystemGetDriverVersion(), list(devices(nvml, pods_by_device(KUBELETS)))
+            driver, gpus = nvml.nvmlSystemGetDriverVersion(), list(devices(nvml, pods_by_device(KUBELETS)))
         except NVMLError:
-            found = list(_by_cuda(Cuda(library)))
+            gpus = list(_by_cuda(Cuda(library)))
     except CudaError as error:
         print(error, file=sys.stderr)
         return 2
     number = c_int()
     library.cuDriverGetVersion(byref(number))
     cuda = f"{number.value // 1000}.{number.value % 1000 // 10}"
-    print(json.dumps({"driver": driver, "cuda": cuda, "gpus": found}))
+    print(json.dumps({"driver": driver, "cuda": cuda, "gpus": gpus}))
     return 0
 
 

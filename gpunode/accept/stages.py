@@ -180,12 +180,12 @@ class Bench:
             (RESULTS[(lane + chain) % lanes] ^ turns for lane in range(lanes) for chain in range(CHAINS)),
         )
         size = blocks * THREADS * CHAINS * 4
-        found = ctypes.create_string_buffer(size)
-        self.cuda.get(ctypes.addressof(found), out, size)
+        results = ctypes.create_string_buffer(size)
+        self.cuda.get(ctypes.addressof(results), out, size)
         wanted = right.tobytes() * (blocks * THREADS // lanes)
-        if found.raw == wanted:
+        if results.raw == wanted:
             return 0
-        pairs = zip(array("I", found.raw), array("I", wanted), strict=True)
+        pairs = zip(array("I", results.raw), array("I", wanted), strict=True)
         return sum(word != other for word, other in pairs)
 
     def _spare(self) -> int:

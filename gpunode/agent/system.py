@@ -102,8 +102,8 @@ def matches(name: str, pattern: str) -> bool:
         return False
     rest = name[len(first) : len(name) - len(end)]
     for piece in middle:
-        _, found, rest = rest.partition(piece) if piece else ("", "*", rest)
-        if not found:
+        _, cut, rest = rest.partition(piece) if piece else ("", "*", rest)
+        if not cut:
             return False
     return first != "" or not name.startswith(".")
 

@@ -59,14 +59,14 @@ def _near(name: str, group: Any) -> str:
     commands = [command for command in getattr(group, "commands", {}) if name in command]
     if len(titles) == 1 and not rows and not commands:
         return wording.read(next(iter(titles)))
-    found = [f"- `gpunode help {command}`: the command" for command in commands] + rows
-    found += [f"- `gpunode help {topic}`: {title}" for topic, title in titles.items()]
+    listed = [f"- `gpunode help {command}`: the command" for command in commands] + rows
+    listed += [f"- `gpunode help {topic}`: {title}" for topic, title in titles.items()]
     near = wording.nearest(name)
-    if not found and not near:
-        found = [f"- `gpunode help {page}` mentions it" for page in wording.mentions(name)]
-    if not found:
+    if not listed and not near:
+        listed = [f"- `gpunode help {page}` mentions it" for page in wording.mentions(name)]
+    if not listed:
         raise UsageError(
             f"no page, section or command is called {name}",
             hint=f"Did you mean `gpunode help {near}`?" if near else "`gpunode help` lists the pages.",
         )
-    return "\n".join([f"{name} is no page. There is:\n", *found[:NAMED], ""])
+    return "\n".join([f"{name} is no page. There is:\n", *listed[:NAMED], ""])
