@@ -15,21 +15,12 @@ from rich.table import Table
 from gpunode.engine.overview import RunLine
 from gpunode.errors import Problem
 from gpunode.model import Event, Host, Outcome, Verdict
-from gpunode.report import plans
+from gpunode.report import chains, objects, plans, runs
+from gpunode.report.chains import chain, whole_chain
+from gpunode.report.objects import cluster_lines
 from gpunode.report.plain import Part, lines, plain
-from gpunode.report.plans import (
-    cell_text,
-    chain,
-    cluster_lines,
-    failure,
-    group_alike,
-    group_failures,
-    group_rows,
-    plan_lines,
-    slowest,
-    summary_text,
-    whole_chain,
-)
+from gpunode.report.plans import failure, group_alike, group_failures, plan_lines, summary_text
+from gpunode.report.runs import cell_text, group_rows, slowest
 from gpunode.report.terminal import Line, Live, screen, to_text, wrap
 
 if TYPE_CHECKING:
@@ -56,11 +47,11 @@ WAIT, AGAIN = (
 )  # a wait's messages; seconds between two of them
 PIPED = 100  # assumed columns of a file or a pipe
 WRITTEN = {
-    "answer": plans.answer,
-    "reason": plans.reasons,
-    "recorded": plans.recorded,
-    "deviation": plans.deviations,
-    "reviewed": plans.reviewed,
+    "answer": chains.answer,
+    "reason": chains.reasons,
+    "recorded": runs.recorded,
+    "deviation": runs.deviations,
+    "reviewed": runs.reviewed,
 }  # as texts, no tables
 
 
@@ -171,7 +162,7 @@ class Human:
             return
         self._print(cluster_lines(context, differences, diff=diff))
         self._signs |= bool(differences)
-        if diff is None and any(map(plans.is_folded, differences)):
+        if diff is None and any(map(objects.is_folded, differences)):
             self._folded.append(lambda: self._print(cluster_lines(context, differences, diff=True)))
 
     def failures(self, outcomes: Sequence[Outcome], width: int = 0) -> None:
@@ -213,7 +204,7 @@ class Human:
         used = [place for place in range(len(columns)) if any(row[place] for row in cells)]
         room = self._out.width if self._out.is_terminal else PIPED
         if self._out.is_terminal and _least(columns, cells, used) > room:  # eight digits tell GPUs apart
-            short = [[plans.UUID.sub(r"\1…", cell) for cell in row] for row in cells]
+            short = [[chains.UUID.sub(r"\1…", cell) for cell in row] for row in cells]
             cells = short if _least(columns, short, used) <= room or len(cells) > MANY else cells
         width = sum(max(len(columns[at]), *(len(row[at]) for row in cells)) + 2 for at in used)
         if (

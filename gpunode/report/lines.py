@@ -17,8 +17,9 @@ from gpunode.host import diff as diffs
 from gpunode.model import Change, Disturbed, Event, Host, Outcome, Verdict
 from gpunode.model.outcome import PENDING
 from gpunode.planning import writers
+from gpunode.report.objects import DO
 from gpunode.report.plain import end_quietly
-from gpunode.report.plans import DO, notes, status_of
+from gpunode.report.plans import notes, status_of
 
 if TYPE_CHECKING:
     from gpunode.cluster.objects.difference import Difference

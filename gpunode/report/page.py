@@ -22,20 +22,19 @@ from gpunode.engine.reporter import Headline
 from gpunode.errors import Problem, UsageError
 from gpunode.inventory.starter import ranges
 from gpunode.model import Event, Gpu, Host, Outcome, Verdict
+from gpunode.report.chains import UUID, chain
+from gpunode.report.objects import cluster_lines
 from gpunode.report.plain import Indent, Part, lines, plain
 from gpunode.report.plans import (
     LEGEND,
-    UUID,
     WORDS,
-    cell_text,
-    chain,
-    cluster_lines,
     failure,
     headline,
     plan_lines,
     status_of,
     summary_text,
 )
+from gpunode.report.runs import cell_text
 
 if TYPE_CHECKING:
     from gpunode.cluster.objects.difference import Difference

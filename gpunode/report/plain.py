@@ -16,6 +16,10 @@ class Indent(str):
     __slots__ = ()
 
 
+INDENT = Indent(" " * 17)
+CHANGE = ("~", "yellow")
+
+
 def plain(text: str) -> str:
     """The text as one line: secrets redacted, control and invisible characters escaped as Python does. Tabs stay."""
     text = redact(text)
@@ -34,6 +38,11 @@ def lines(text: str) -> list[str]:
 
 def _escape(character: str) -> str:
     return character.encode("unicode_escape").decode()
+
+
+def line_style(line: str) -> str:
+    """The style of a diff line."""
+    return {"+": "green", "-": "red", "@": "cyan"}.get(line[:1], "dim")
 
 
 CODE = 141  # 128 + SIGPIPE, as shells report it

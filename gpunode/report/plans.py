@@ -1,17 +1,16 @@
-"""Plans, chains and failures of hosts, and changes of the cluster, as lines of styled text for a terminal or a page. Pure."""
+"""Hosts: their plans and what these disturb, batches and failures, as lines of styled text for a terminal or a page. Pure."""
 
 from __future__ import annotations
 
 import re
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from gpunode.engine.chain import find_manual_fix, unfixed_note
-from gpunode.engine.reporter import Duration
 from gpunode.host import diff as diffs
 from gpunode.inventory.starter import ranges
 from gpunode.links.machine import pci
@@ -27,18 +26,12 @@ from gpunode.model import (
     RemoveFile,
     Status,
     StepPlan,
-    Verdict,
     WriteFile,
 )
 from gpunode.planning import writers
-from gpunode.report.plain import Indent, Part, lines, plain
-from gpunode.wording import common, few, several
+from gpunode.report.plain import INDENT, Part, line_style, lines
+from gpunode.wording import common, few
 
-if TYPE_CHECKING:
-    from gpunode.cluster.objects.difference import Difference
-
-
-STATUS_SIGNS = {"ok": ("✓", "green"), "broken": ("✗", "red"), "unknown": ("·", "dim")}
 WORDS = {
     "right": "up to date",
     "broken": "broken",
@@ -50,44 +43,11 @@ WORDS = {
     "unreachable": "unreachable",
     "declined": "declined",
 }
-REASONS, LINES = 3, 15  # of an answer
 NAMED, HOSTS, BATCHES = 5, 10, 5  # how many are shown: pods and processes of a host, hosts, batches
-# The action of a Difference → the verb in the plan, and its sign.
-DO: Mapping[str, str] = {
-    "created": "create",
-    "changed": "change",
-    "removed": "remove",
-    "labelled": "label",
-    "replaced": "replace",
-}
-SIGNS: Mapping[str, tuple[str, str]] = {"created": ("+", "green"), "removed": ("-", "red")}
-CHANGE = ("~", "yellow")
-REMARK = ("!", "yellow")  # a link that holds, with a remark
 LEGEND = "+ new  ~ changed  - removed  ! action: restart, load, refresh"
-# Of recorded hosts and changes: a state, and whether a change was made (None: not known).
-RECORDED: Mapping[str, tuple[str, str]] = {
-    "proven": ("✓", "green"),
-    "finished": ("✓", "green"),
-    "in use": ("✓", "green"),
-    "undone": ("✓", "green"),
-    "forgotten": ("✓", "green"),
-    **dict.fromkeys(("skipped", "waiting"), ("·", "dim")),
-    **dict.fromkeys(("cordoned", "drained", "changing", "changed"), ("?", "yellow")),  # under way, or cut off
-}
-REVIEWED = ("·", "dim")  # a change of a plan in a file
-MADE: Mapping[bool | None, tuple[str, str]] = {
-    True: ("✓", "green"),
-    False: ("·", "dim"),
-    None: ("?", "yellow"),
-}
-UUID = re.compile(r"\b((?:GPU|MIG)-[0-9a-f]{8})-[0-9a-f]{4}-[0-9a-f-]{22,}")
-FEW = 3  # fields shown per manager
+FEW = 3  # packages named in a brief line
 LONG = 100  # characters of a step in one line
 LINES = 12  # of a host's plan; a longer one is shown by step
-PODS = 10
-MANY = 100  # rows
-OUTDATED = "a container keeps the driver and the runtime that it was started with"
-INDENT = Indent(" " * 17)
 
 
 def headline(facts: Facts, desired: Desired | None = None) -> str:
@@ -166,30 +126,6 @@ def batches(rows: Sequence[Sequence[Any]]) -> Iterator[str]:
         yield f"without changes: {few(idle, NAMED)}"
 
 
-def answer(rows: Sequence[Sequence[Any]]) -> Iterator[Part]:
-    """The answer of `why`, on top of its reasons."""
-    for _, _, text in rows:
-        yield f" {plain(text)}\n", "bold"
-
-
-def reasons(rows: Sequence[Sequence[Any]]) -> Iterator[Part]:
-    """The reasons below an answer, which names the first; at most LINES lines."""
-    shown = rows[:REASONS]
-    most = max(1, (LINES - 3 * len(shown)) // len(shown))
-    for number, (_, what, evidence, fix) in enumerate(shown):
-        if number:
-            yield f" Also: {plain(what)}\n", "bold"
-        kept = evidence if len(evidence) <= most else evidence[: most - 1]
-        yield from (f"   {plain(line)}\n" for line in kept)
-        if len(kept) < len(evidence):
-            yield f"   and {len(evidence) - len(kept)} more\n", "dim"
-        if fix:
-            yield "   Fix: ", "green"
-            yield f"{'; '.join(lines(fix)).removeprefix('Fix ')}\n"
-    if len(rows) > len(shown):
-        yield f" Also, with --json: {plain(few([row[1] for row in rows[REASONS:]], REASONS))}\n", "dim"
-
-
 def _treatment(disturbed: Disturbed) -> str:
     minutes = f"{disturbed.timeout / 60:g} min at most"
     if disturbed.pods is None:
@@ -229,81 +165,6 @@ def _amounts(asks: Mapping[str, int]) -> str:
 
 def _count(number: int, what: str) -> str:
     return f"{number} {what}{'' if number == 1 else 's'}"
-
-
-def cluster_lines(context: str, differences: Sequence[Difference], *, diff: bool | None) -> Iterator[Part]:
-    """The lines of all changes. Nodes with the same change share one entry."""
-    yield from (" ", ("cluster", "bold"), f"  {context}\n" if differences else f"  {context}  ")
-    if not differences:
-        yield "= up to date\n", "dim"
-    name = "objects"
-    for same in _group_alike(differences):
-        sample = same[0]
-        what = " and ".join(other.what for other in same)
-        yield from _change(name, sample, what, whole=diff or (diff is None and not is_folded(sample)))
-        name = ""
-    alike: dict[tuple[str, ...], list[Difference]] = {}
-    for difference in differences:
-        if difference.action == "labelled":
-            alike.setdefault(difference.lines, []).append(difference)
-    name = "nodes"
-    for first, *more in alike.values():
-        what = ", ".join([first.what, *(other.what.removeprefix("Node ") for other in more)])
-        yield from _change(name, first, what, whole=True)
-        name = ""
-    pods = [difference for difference in differences if difference.action == "replaced"]
-    if pods:
-        names = few([f"{pod.what.removeprefix('Pod ')} on {pod.node}" for pod in pods], PODS)
-        yield from _change("pods", pods[0], names, whole=False)
-        yield from (INDENT, (f"{OUTDATED}\n", "dim"))
-
-
-def is_folded(difference: Difference) -> bool:
-    """True if only its name is shown without --diff: it is new, removed or long, and no setting of the user's."""
-    if difference.action in ("created", "changed") and difference.what.startswith("ConfigMap "):
-        return False
-    return difference.action in SIGNS or (difference.action == "changed" and len(difference.lines) > LINES)
-
-
-def _group_alike(differences: Sequence[Difference]) -> list[list[Difference]]:
-    """Objects grouped by equal changes: the plugin's two DaemonSets have one diff, at other line numbers."""
-    groups: dict[tuple[object, ...], list[Difference]] = {}
-    for difference in differences:
-        if difference.action not in ("labelled", "replaced"):
-            lines = tuple("@@" if line.startswith("@@") else line for line in difference.lines)
-            alike = (lines, difference.claims) if difference.action == "changed" else difference.what
-            groups.setdefault((alike,), []).append(difference)
-    return list(groups.values())
-
-
-def _change(name: str, difference: Difference, what: str, *, whole: bool) -> Iterator[Part]:
-    yield from (
-        "   ",
-        (f"{name:<11}", "dim"),
-        " ",
-        SIGNS.get(difference.action, CHANGE),
-        f" {DO[difference.action]} {what}\n",
-    )
-    yield from _claims(difference)
-    for line in difference.lines if whole else ():
-        yield from (INDENT, (f"{line}\n", line_style(line)))
-
-
-def line_style(line: str) -> str:
-    """The style of a diff line."""
-    return {"+": "green", "-": "red", "@": "cyan"}.get(line[:1], "dim")
-
-
-def _claims(difference: Difference) -> Iterator[Part]:
-    """Fields that other managers have set since, and that gpunode sets back."""
-    fields: dict[str, list[str]] = {}
-    for claim in difference.claims:
-        fields.setdefault(claim.manager or "another client", []).append(claim.field)
-    for manager, these in fields.items():
-        pronoun = "them" if len(these) > 1 else "it"
-        who = writers.name_manager(manager)
-        text = f"{who} has set {few(these, FEW)}; gpunode sets {pronoun} back\n"
-        yield from (INDENT, (text, "yellow"))
 
 
 def summary_text(outcomes: Sequence[Outcome], seconds: float, cluster: int | None) -> str:
@@ -385,183 +246,6 @@ def plan_lines(outcome: Outcome, width: int, *, diff: bool | None) -> Iterator[P
     yield from failure(outcome, width)
 
 
-def chain(host: str, links: Sequence[Verdict]) -> Iterator[Part]:
-    """The chain, link by link; links after a broken one by name only."""
-    yield from (" ", (host, "bold"), "\n")
-    for link in links:
-        if link.status == "unknown" and not link.text:
-            continue
-        remark = link.status == "ok" and link.problem is not None and not link.is_pending
-        sign = REMARK if remark else CHANGE if link.is_pending else STATUS_SIGNS[link.status]
-        text = UUID.sub(r"\1…", link.text) if len(link.text) > LONG else link.text
-        yield from ("   ", sign, f" {link.layer:<9} {text}\n")
-        for word, text in zip(
-            ("note", "advice") if remark else ("cause", "fix"), (link.cause, link.fix), strict=True
-        ):
-            for number, line in enumerate(lines(text)):
-                yield from ("       ", (f"{word if number == 0 else '':<9}", "dim"), f" {line}\n")
-    unknown = [link.layer for link in links if link.status == "unknown" and not link.text]
-    if unknown:
-        yield f"   · {', '.join(unknown)}: not checked, they follow from the above\n", "dim"
-
-
-def whole_chain(host: str, links: Sequence[Verdict]) -> Iterator[Part]:
-    """A chain that holds, in one line."""
-    kept = f" {len(links)} links OK, {links[0].layer} to {links[-1].layer}" if links else ""
-    yield from (" ", (host, "bold"), "  ", STATUS_SIGNS["ok"], f"{kept}\n")
-    for link in links:
-        if link.problem:
-            yield from (
-                "   ",
-                CHANGE if link.is_pending else REMARK,
-                f" {link.layer}: {'. '.join(lines(link.cause)[:1] + lines(link.fix))}\n",
-            )
-
-
-def slowest(times: Sequence[Sequence[Any]]) -> str:
-    """`time of gpu-7, the slowest of 50: 4 min 12 s: packages 121 s, reboots 70 s …`, from rows of host, seconds and phases."""
-    host, seconds, phases = max(times, key=lambda row: float(row[1]))
-    among = f", the slowest of {len(times)}" if len(times) > 1 else ""
-    return f"time of {host}{among}: {Duration(seconds)}: {phases}"
-
-
-def deviations(rows: Sequence[Sequence[Any]]) -> Iterator[Part]:
-    """How the plan differs from the reviewed one; hosts that differ alike share an entry."""
-    yield " Different from the reviewed plan:\n"
-    groups: dict[tuple[str, str], list[str]] = {}
-    for host, code, what in rows:
-        groups.setdefault((code, common(what, host) if host else what), []).append(host or code)
-    for (_, what), names in groups.items():
-        yield from ("   ", (", ".join(ranges(list(dict.fromkeys(names)))), "bold"), "\n")
-        yield from (f"     {line}\n" for line in lines(what))
-
-
-def recorded(rows: Sequence[Sequence[Any]]) -> Iterator[Part]:
-    """How hosts ended, and their changes, each with whether it was made; hosts that ended alike share an entry."""
-    groups: dict[str, list[Sequence[Any]]] = {}
-    for row in rows:
-        host, state, why, _, changes = row
-        groups.setdefault(repr((state, common(why, host or ""), changes)), []).append(row)
-    for same in groups.values():
-        host, state, why, _, changes = same[0]
-        if host is None:
-            yield from (" ", ("cluster", "bold"), "\n")
-        else:
-            names, sign = ", ".join(ranges([row[0] for row in same])), RECORDED.get(state, ("✗", "red"))
-            end = "verified" if state == "proven" else state
-            yield from (" ", (names, "bold"), "  ", sign, f" {end}\n")
-        for line in lines(why if len(same) == 1 else common(why, host)):
-            yield f"     {line}\n"
-        shown = []
-        for change in changes:
-            what, sign = change["what"], MADE[change["made"]]
-            if host is None and change["made"] is None:
-                sign = CHANGE
-            elif host is None:
-                what = f"{_to_do(what)} (not made)"
-            shown.append({**change, "what": what, "sign": sign})
-        yield from _changes(shown)
-
-
-def _to_do(what: str) -> str:
-    """A change of the cluster that is not made: `label Node a` of `labelled Node a`."""
-    action, _, rest = what.partition(" ")
-    return f"{DO.get(action, action)} {rest}"
-
-
-def _changes(changes: Iterable[Mapping[str, Any]]) -> Iterator[Part]:
-    """Changes as values, each with its sign."""
-    step = ""
-    for change in changes:
-        name = "" if change["step"] == step else _step_name(change["step"])
-        step = change["step"]
-        yield from ("   ", (f"{name:<11}", "dim"), " ", change["sign"], f" {plain(change['what'])}\n")
-        if change["why"]:
-            yield from (INDENT, (f"{plain(change['why'])}\n", "dim"))
-        for line in change.get("diff", ()):
-            yield from (INDENT, (f"{plain(line)}\n", line_style(line)))
-
-
-def reviewed(rows: Sequence[Sequence[Any]]) -> Iterator[Part]:
-    """The plans in a file, by host; hosts that are alike share an entry."""
-    groups: dict[str, list[Sequence[Any]]] = {}
-    for row in rows:
-        host, why, disturbed, changes = row
-        groups.setdefault(repr((host is None, common(why, host or ""), disturbed, changes)), []).append(row)
-    for same in groups.values():
-        host, why, disturbed, changes = same[0]
-        names = ", ".join(ranges([row[0] for row in same])) if host is not None else "cluster"
-        yield from (" ", (names, "bold"))
-        if why:
-            yield from (
-                "  ",
-                ("✗", "red"),
-                f" {'; '.join(lines(why if len(same) == 1 else common(why, host)))}",
-            )
-        elif not changes:
-            yield "  = up to date", "dim"
-        yield "\n"
-        shown = []
-        for change in changes:
-            what = change["what"] if host is not None else _to_do(change["what"])
-            shown.append({**change, "what": what, "sign": REVIEWED})
-        yield from _changes(shown)
-        if disturbed:
-            yield from ("   ", ("disturbs   ", "dim"), f"   {several(disturbed, 'pod')} or processes\n")
-
-
-def group_rows(kind: str, rows: Sequence[Sequence[Any]]) -> Sequence[Sequence[Any]]:
-    """The proofs of many hosts, or of many GPUs: a row for all that ended alike. What an undo leaves: a row for each reason. No phases
-    of less than a second. Other tables as they are."""
-    if kind == "left":
-        return _group_left(rows)
-    if kind == "phase":
-        return [row for row in rows if row[1] >= 1]
-    if len(rows) <= MANY or kind not in ("verified", "vectoradd"):
-        return rows
-    groups: dict[tuple[str, ...], list[Sequence[Any]]] = {}
-    for row in rows:
-        name, *rest = row
-        alike = (
-            (rest[1], common(rest[2], name))
-            if kind == "verified"
-            else (rest[1], rest[2], common(rest[5], name))
-        )
-        groups.setdefault(alike, []).append(row)
-    return [_row_of_all(kind, same) for same in groups.values()]
-
-
-def _group_left(rows: Sequence[Sequence[Any]]) -> Sequence[Sequence[Any]]:
-    """Rows of host, code, what and why: one for all that stays for the same reason, and for all hosts alike."""
-    things: dict[tuple[Any, ...], list[str]] = {}
-    for host, code, what, why in rows:
-        things.setdefault((host, code, why), []).append(what)
-    hosts: dict[tuple[Any, ...], list[str]] = {}
-    for (host, code, why), names in things.items():
-        hosts.setdefault((code, ", ".join(names), why), []).append(host)
-    return [(", ".join(ranges(names)), *alike) for alike, names in hosts.items()]
-
-
-def _row_of_all(kind: str, same: Sequence[Sequence[Any]]) -> Sequence[Any]:
-    first = same[0]
-    if len(same) == 1:
-        return first
-    names = ", ".join(ranges(list(dict.fromkeys(row[0] for row in same))))
-    if kind == "verified":
-        return (names, "", first[2], common(first[3], first[0]), *first[4:])
-    _, _, gpu, end, _, _, why = first
-    seconds = [row[5] for row in same if row[5] is not None]
-    pods = sum(row[4] for row in same)
-    return (names, f"{len(same)} GPUs", gpu, end, pods, max(seconds, default=None), common(why, first[0]))
-
-
-def cell_text(value: object) -> str:
-    """The text of a cell. Floats are seconds; below one they are <1, since the kubelet reports whole seconds."""
-    if type(value) is float:
-        return f"{value:g}" if value >= 1 else "<1"
-    return "" if value is None else str(value)
-
-
 def _notes(outcome: Outcome, width: int) -> Iterator[Part]:
     for note in notes(outcome):
         yield f"{' ' * (width + 3)}{note}\n", "yellow"
@@ -599,13 +283,13 @@ def _plan(outcome: Outcome, *, diff: bool | None) -> list[Part]:
     return parts
 
 
-def _step_name(step: str, *, reload: bool = False) -> str:
+def step_name(step: str, *, reload: bool = False) -> str:
     """For people; `before` puts back what was there before gpunode."""
     return "modules" if reload and step == "reboot" else "restore" if step == "before" else step
 
 
 def _step(facts: Facts | None, step: StepPlan, *, diff: bool, reload: bool) -> Iterator[Part]:
-    name = _step_name(step.step, reload=reload)
+    name = step_name(step.step, reload=reload)
     for change in step.changes:
         title = diffs.headline(change, reload=reload)
         yield from ("   ", (f"{name:<11}", "dim"), " ", _sign(change), f" {title}\n")
@@ -624,7 +308,7 @@ def _brief_step(
     """What a step does, in one line; `listed`: in several where it is long. With `why`, the first reason below."""
     titles = list(dict.fromkeys(_brief_titles(step.changes, reload=reload)))
     if titles:
-        name = _step_name(step.step, reload=reload)
+        name = step_name(step.step, reload=reload)
         whole = "; ".join(titles)
         first, *more = titles if listed and len(whole) > LONG else [whole]
         yield from ("   ", (f"{name:<11}", "dim"), " ", _sign(step.changes[-1]), f" {first}\n")

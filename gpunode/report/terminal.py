@@ -20,7 +20,7 @@ from gpunode.engine.phases import WORK
 from gpunode.model import Event, Outcome
 from gpunode.report.plain import Part, end_quietly, lines, plain
 from gpunode.report.plans import WORDS
-from gpunode.report.run_line import BAR, ROOMY, run_line
+from gpunode.report.runs import BAR, ROOMY, run_line
 
 # Where a line's text begins, after its indentation, name, sign and second name.
 _HEAD = re.compile(r" *(?:[^ ]{1,20} {2,})?(?:[-+~!=✓✗·] +)?(?:[^ ]{1,12} {2,})?")

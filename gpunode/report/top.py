@@ -9,7 +9,7 @@ from rich.text import Text
 
 from gpunode.engine.overview import HostCell, Overview
 from gpunode.report.plain import Part
-from gpunode.report.run_line import run_line
+from gpunode.report.runs import run_line
 from gpunode.report.terminal import to_text, wrap
 from gpunode.wording import several
 

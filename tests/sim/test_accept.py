@@ -13,7 +13,7 @@ import yaml
 
 from gpunode.contract.times import utc
 from gpunode.model import Verdict
-from gpunode.report import plans
+from gpunode.report import chains
 from gpunode.sim.host import kinds
 from gpunode.sim.node.accept import SLOW
 from gpunode.sim.process import Demo
@@ -120,7 +120,9 @@ def test_a_host_without_a_driver_is_named_when_it_is_measured_over_ssh(demo: Dem
 def test_a_fleet_shows_the_remark_below_the_one_line_of_its_host() -> None:
     """As of each of more than 8 hosts there is one line."""
     link = Verdict.ok("capacity", "4 of 4", "it ran out yesterday", "`gpunode accept` measures it again.")
-    shown = "".join(part if isinstance(part, str) else part[0] for part in plans.whole_chain("gpu-1", [link]))
+    shown = "".join(
+        part if isinstance(part, str) else part[0] for part in chains.whole_chain("gpu-1", [link])
+    )
     assert "capacity: it ran out yesterday. `gpunode accept` measures it again." in shown
 
 

@@ -9,7 +9,7 @@ from rich.console import Console
 
 from gpunode.engine.phases import WORK, Laps, Spent
 from gpunode.model import Change
-from gpunode.report.plans import slowest
+from gpunode.report.runs import slowest
 from gpunode.report.terminal import Line
 
 

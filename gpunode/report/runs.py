@@ -1,0 +1,205 @@
+"""Runs: the line of one under way, tables of what they did, recorded ones and reviewed plans, as lines of styled text. Pure."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from gpunode.engine.estimate import Estimate
+from gpunode.engine.overview import RunLine
+from gpunode.engine.reporter import Duration
+from gpunode.inventory.starter import ranges
+from gpunode.report.objects import DO
+from gpunode.report.plain import CHANGE, INDENT, Part, line_style, lines, plain
+from gpunode.report.plans import step_name
+from gpunode.wording import common, several
+
+BAR = 10  # columns
+NARROW, ROOMY = (
+    70,
+    100,
+)  # columns of a terminal: less than that for short words, as many for more and for longer bars
+# Of recorded hosts and changes: a state, and whether a change was made (None: not known).
+RECORDED: Mapping[str, tuple[str, str]] = {
+    "proven": ("✓", "green"),
+    "finished": ("✓", "green"),
+    "in use": ("✓", "green"),
+    "undone": ("✓", "green"),
+    "forgotten": ("✓", "green"),
+    **dict.fromkeys(("skipped", "waiting"), ("·", "dim")),
+    **dict.fromkeys(("cordoned", "drained", "changing", "changed"), ("?", "yellow")),  # under way, or cut off
+}
+REVIEWED = ("·", "dim")  # a change of a plan in a file
+MADE: Mapping[bool | None, tuple[str, str]] = {
+    True: ("✓", "green"),
+    False: ("·", "dim"),
+    None: ("?", "yellow"),
+}
+MANY = 100  # rows
+
+
+def run_line(run: RunLine, width: int) -> list[Part]:
+    """` batch 3 of 8 ████░░░░░░ 11 of 32 hosts · 1 failed · about 12 min left`, or how the run ended."""
+    of = "/" if width < NARROW else " of "
+    bad = [f"{run.bad} failed"] if run.bad else []
+    done = f"{run.finished}{of}{several(run.hosts, 'host')}"
+    if not run.is_running:
+        when = time.strftime("%Y-%m-%d %H:%M", time.localtime(run.since))
+        rest = [] if run.finished == run.hosts else ["`gpunode resume` continues"]
+        return [f" run {run.state} {when}: ", " · ".join([f"{done} done", *bad, *rest])]
+    bar = BAR if width < ROOMY else 2 * BAR
+    filled = bar * run.finished // max(run.hosts, 1)
+    batch = f" batch {run.batch}{of}{run.batches} " if run.batches else " run "
+    left = [] if run.left is None else ["longer than estimated"]
+    if run.left and run.left > 0:
+        left = [f"{Estimate(run.left, typical=False)}{'' if width < NARROW else ' left'}"]
+    last = run.batch == run.batches > 0  # after which there is nothing to pause
+    state = ["pausing after this batch"] if run.state == "pausing" and not last else left
+    named = [] if width < NARROW else [f"run {run.id}"]
+    text = " · ".join([done, *bad, *state, *named])
+    return [(batch, "bold"), ("█" * filled + "░" * (bar - filled), "cyan"), f" {text}"]
+
+
+def slowest(times: Sequence[Sequence[Any]]) -> str:
+    """`time of gpu-7, the slowest of 50: 4 min 12 s: packages 121 s, reboots 70 s …`, from rows of host, seconds and phases."""
+    host, seconds, phases = max(times, key=lambda row: float(row[1]))
+    among = f", the slowest of {len(times)}" if len(times) > 1 else ""
+    return f"time of {host}{among}: {Duration(seconds)}: {phases}"
+
+
+def deviations(rows: Sequence[Sequence[Any]]) -> Iterator[Part]:
+    """How the plan differs from the reviewed one; hosts that differ alike share an entry."""
+    yield " Different from the reviewed plan:\n"
+    groups: dict[tuple[str, str], list[str]] = {}
+    for host, code, what in rows:
+        groups.setdefault((code, common(what, host) if host else what), []).append(host or code)
+    for (_, what), names in groups.items():
+        yield from ("   ", (", ".join(ranges(list(dict.fromkeys(names)))), "bold"), "\n")
+        yield from (f"     {line}\n" for line in lines(what))
+
+
+def recorded(rows: Sequence[Sequence[Any]]) -> Iterator[Part]:
+    """How hosts ended, and their changes, each with whether it was made; hosts that ended alike share an entry."""
+    groups: dict[str, list[Sequence[Any]]] = {}
+    for row in rows:
+        host, state, why, _, changes = row
+        groups.setdefault(repr((state, common(why, host or ""), changes)), []).append(row)
+    for same in groups.values():
+        host, state, why, _, changes = same[0]
+        if host is None:
+            yield from (" ", ("cluster", "bold"), "\n")
+        else:
+            names, sign = ", ".join(ranges([row[0] for row in same])), RECORDED.get(state, ("✗", "red"))
+            end = "verified" if state == "proven" else state
+            yield from (" ", (names, "bold"), "  ", sign, f" {end}\n")
+        for line in lines(why if len(same) == 1 else common(why, host)):
+            yield f"     {line}\n"
+        shown = []
+        for change in changes:
+            what, sign = change["what"], MADE[change["made"]]
+            if host is None and change["made"] is None:
+                sign = CHANGE
+            elif host is None:
+                what = f"{_to_do(what)} (not made)"
+            shown.append({**change, "what": what, "sign": sign})
+        yield from _changes(shown)
+
+
+def _to_do(what: str) -> str:
+    """A change of the cluster that is not made: `label Node a` of `labelled Node a`."""
+    action, _, rest = what.partition(" ")
+    return f"{DO.get(action, action)} {rest}"
+
+
+def _changes(changes: Iterable[Mapping[str, Any]]) -> Iterator[Part]:
+    """Changes as values, each with its sign."""
+    step = ""
+    for change in changes:
+        name = "" if change["step"] == step else step_name(change["step"])
+        step = change["step"]
+        yield from ("   ", (f"{name:<11}", "dim"), " ", change["sign"], f" {plain(change['what'])}\n")
+        if change["why"]:
+            yield from (INDENT, (f"{plain(change['why'])}\n", "dim"))
+        for line in change.get("diff", ()):
+            yield from (INDENT, (f"{plain(line)}\n", line_style(line)))
+
+
+def reviewed(rows: Sequence[Sequence[Any]]) -> Iterator[Part]:
+    """The plans in a file, by host; hosts that are alike share an entry."""
+    groups: dict[str, list[Sequence[Any]]] = {}
+    for row in rows:
+        host, why, disturbed, changes = row
+        groups.setdefault(repr((host is None, common(why, host or ""), disturbed, changes)), []).append(row)
+    for same in groups.values():
+        host, why, disturbed, changes = same[0]
+        names = ", ".join(ranges([row[0] for row in same])) if host is not None else "cluster"
+        yield from (" ", (names, "bold"))
+        if why:
+            yield from (
+                "  ",
+                ("✗", "red"),
+                f" {'; '.join(lines(why if len(same) == 1 else common(why, host)))}",
+            )
+        elif not changes:
+            yield "  = up to date", "dim"
+        yield "\n"
+        shown = []
+        for change in changes:
+            what = change["what"] if host is not None else _to_do(change["what"])
+            shown.append({**change, "what": what, "sign": REVIEWED})
+        yield from _changes(shown)
+        if disturbed:
+            yield from ("   ", ("disturbs   ", "dim"), f"   {several(disturbed, 'pod')} or processes\n")
+
+
+def group_rows(kind: str, rows: Sequence[Sequence[Any]]) -> Sequence[Sequence[Any]]:
+    """The proofs of many hosts, or of many GPUs: a row for all that ended alike. What an undo leaves: a row for each reason. No phases
+    of less than a second. Other tables as they are."""
+    if kind == "left":
+        return _group_left(rows)
+    if kind == "phase":
+        return [row for row in rows if row[1] >= 1]
+    if len(rows) <= MANY or kind not in ("verified", "vectoradd"):
+        return rows
+    groups: dict[tuple[str, ...], list[Sequence[Any]]] = {}
+    for row in rows:
+        name, *rest = row
+        alike = (
+            (rest[1], common(rest[2], name))
+            if kind == "verified"
+            else (rest[1], rest[2], common(rest[5], name))
+        )
+        groups.setdefault(alike, []).append(row)
+    return [_row_of_all(kind, same) for same in groups.values()]
+
+
+def _group_left(rows: Sequence[Sequence[Any]]) -> Sequence[Sequence[Any]]:
+    """Rows of host, code, what and why: one for all that stays for the same reason, and for all hosts alike."""
+    things: dict[tuple[Any, ...], list[str]] = {}
+    for host, code, what, why in rows:
+        things.setdefault((host, code, why), []).append(what)
+    hosts: dict[tuple[Any, ...], list[str]] = {}
+    for (host, code, why), names in things.items():
+        hosts.setdefault((code, ", ".join(names), why), []).append(host)
+    return [(", ".join(ranges(names)), *alike) for alike, names in hosts.items()]
+
+
+def _row_of_all(kind: str, same: Sequence[Sequence[Any]]) -> Sequence[Any]:
+    first = same[0]
+    if len(same) == 1:
+        return first
+    names = ", ".join(ranges(list(dict.fromkeys(row[0] for row in same))))
+    if kind == "verified":
+        return (names, "", first[2], common(first[3], first[0]), *first[4:])
+    _, _, gpu, end, _, _, why = first
+    seconds = [row[5] for row in same if row[5] is not None]
+    pods = sum(row[4] for row in same)
+    return (names, f"{len(same)} GPUs", gpu, end, pods, max(seconds, default=None), common(why, first[0]))
+
+
+def cell_text(value: object) -> str:
+    """The text of a cell. Floats are seconds; below one they are <1, since the kubelet reports whole seconds."""
+    if type(value) is float:
+        return f"{value:g}" if value >= 1 else "<1"
+    return "" if value is None else str(value)
