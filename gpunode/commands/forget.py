@@ -33,7 +33,7 @@ from gpunode.engine.session import Session
 from gpunode.errors import ClusterError
 from gpunode.links.node import GPU_LABEL, fetch, find
 from gpunode.links.plugin import marks
-from gpunode.model import Host, OnEvent, Ssh
+from gpunode.model import Host, OnEvent, Ssh, Title
 from gpunode.wording import Advice, Command, few
 
 NAMED = 5
@@ -71,7 +71,7 @@ def forget_hosts(session: Session, options: ForgetOptions) -> int:
     marked = _marks(api, [*hosts.placed, *strangers], keep)
     if api is not None:
         lines = [
-            Difference(f"Node {name}", "labelled", tuple(f"-{text}" for text in texts))
+            Difference(Title("Node", name), "labelled", tuple(f"-{text}" for text in texts))
             for name, texts in marked.items()
         ]
         reporter.cluster(api.access.context, lines)
@@ -146,8 +146,8 @@ def _marks(api: Api | None, members: Sequence[Member], keep: bool) -> Mapping[st
     """What goes from each node of these members; nodes without a mark are left out."""
     here = {member.node.name for member in members if member.node}
     items = api.find("Node")[0] if api and here else []
-    found = {item["metadata"]["name"]: marks.find(item, keep_software=keep) for item in items}
-    return {name: texts for name, texts in found.items() if texts and name in here}
+    texts_by_node = {item["metadata"]["name"]: marks.find(item, keep_software=keep) for item in items}
+    return {name: texts for name, texts in texts_by_node.items() if texts and name in here}
 
 
 def _leave(

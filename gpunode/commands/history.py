@@ -150,7 +150,7 @@ def _changes(run: RecordedRun, host: str, *, diff: bool) -> list[dict[str, objec
     changes = []
     for number in run.planned.get(host, ()):
         change = asdict(run.changes[number])
-        lines, of = change.pop("diff"), change.pop("of")
+        lines, of, _ = change.pop("diff"), change.pop("of"), change.pop("title")
         made = number in progress.made if progress and known else None
         owners = [run.hosts[of]] if of in run.hosts else run.hosts.values()
         if host == CLUSTER and all(owner.state in NOT_STARTED for owner in owners):

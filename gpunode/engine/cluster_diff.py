@@ -23,7 +23,7 @@ from gpunode.links.plugin import configuration, daemonset, expected, marks, othe
 from gpunode.links.plugin.features import PREFIX, STAMP, WRITER
 from gpunode.links.plugin.link import nodes_without
 from gpunode.links.pod.run_pod import make_pod
-from gpunode.model import Host, Inventory, PluginConfig
+from gpunode.model import Host, Inventory, PluginConfig, Title
 from gpunode.wording import advise, few, page
 
 FEW = 2  # objects that a note names
@@ -140,7 +140,7 @@ def _until_proven(member: Member, asked: bool, run: bool) -> Difference | None:
     if not left and not work.is_tainted_until_proven(member, asked):
         return None
     line = f"-{taint.text(left)}" if left else f"+{taint.text('RUN')} until its GPUs are verified"
-    return Difference(f"Node {member.node.name}", "labelled", (line,))
+    return Difference(Title("Node", member.node.name), "labelled", (line,))
 
 
 def _features(member: Member, config: PluginConfig | None) -> Difference | None:
@@ -150,7 +150,7 @@ def _features(member: Member, config: PluginConfig | None) -> Difference | None:
     wanted = nodes.desired_features(member, config)
     if member.host.feature_labels and not member.gpus and STAMP not in member.node.labels:
         line = f"+{PREFIX}gpu.product and others of GPU feature discovery, once the driver lists the GPUs"
-        return Difference(f"Node {member.node.name}", "labelled", (line,))
+        return Difference(Title("Node", member.node.name), "labelled", (line,))
     if not wanted:
         return None
     old = {
@@ -174,7 +174,7 @@ def _compare_taints(members: Sequence[Member]) -> tuple[Members, list[Difference
                 continue
             lines = (*(f"+{text}" for text in added), *(f"-{text}" for text in gone))
             if lines:
-                differences.append(Difference(f"Node {member.node.name}", "labelled", lines))
+                differences.append(Difference(Title("Node", member.node.name), "labelled", lines))
         after.append(member)
     return tuple(after), differences
 
@@ -391,11 +391,14 @@ def _to_ask(member: Member) -> bool:
 
 def _report_untried(would: Sequence[Difference], reporter: Reporter) -> None:
     """Report the objects that the API server did not dry-run, except in a namespace that the plan creates."""
-    new = {change.what.removeprefix("Namespace ") for change in would if change.action == "created"}
+    new = {
+        change.title.name
+        for change in would
+        if (change.title.kind, change.action) == ("Namespace", "created")
+    }
     reasons: dict[str, list[Difference]] = {}
     for change in would:
-        namespace, inside, _ = change.what.partition(" ")[2].partition("/")
-        if change.untried and not (inside and namespace in new):
+        if change.untried and change.title.namespace not in new:
             reasons.setdefault(change.untried, []).append(change)
     for reason, these in reasons.items():
         what = ", ".join(change.what for change in these) if len(these) <= FEW else f"{len(these)} objects"

@@ -7,6 +7,7 @@ import json
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Any, get_args
@@ -31,6 +32,7 @@ from gpunode.engine.record import (
 )
 from gpunode.errors import GpunodeError, UnexpectedAnswer, UsageError
 from gpunode.host import answers
+from gpunode.model import Title
 from gpunode.wording import Advice, Command, about, advise, few
 
 
@@ -81,7 +83,8 @@ def _parse(path: Path, lines: Sequence[Mapping[str, Any]]) -> RecordedRun:
     objects: list[RecordedObject] = []
     for place, line in enumerate(lines[1:], 2):
         if "change" in line:
-            changes[int(line["change"])] = answers.read(RecordedChange, line, f"line {place}")
+            change: RecordedChange = answers.read(RecordedChange, line, f"line {place}")
+            changes[int(line["change"])] = _titled(change)
         if "planned" in line:
             numbers = tuple(number for number in line["planned"] if number in changes)
             planned.update({str(host): planned.get(host, ()) + numbers for host in line["hosts"]})
@@ -121,6 +124,15 @@ def _parse(path: Path, lines: Sequence[Mapping[str, Any]]) -> RecordedRun:
         tuple(marks),
         tuple(objects),
     )
+
+
+def _titled(change: RecordedChange) -> RecordedChange:
+    """The change with its title, which an older gpunode has written as text alone."""
+    if change.step != "cluster" or change.title is not None:
+        return change
+    kind, _, rest = change.what.removeprefix(f"{change.kind} ").partition(" ")
+    namespace, _, name = rest.rpartition("/")
+    return replace(change, title=Title(kind, name, namespace))
 
 
 def _time(value: Any) -> float:

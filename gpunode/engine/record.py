@@ -27,7 +27,7 @@ from gpunode import __version__
 from gpunode.agent.redaction import redact, redact_values
 from gpunode.errors import GpunodeError
 from gpunode.host import diff
-from gpunode.model import Change, Plan
+from gpunode.model import Change, Plan, Title
 
 if TYPE_CHECKING:
     from gpunode.cluster.objects.difference import Difference
@@ -80,7 +80,8 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class RecordedChange:
-    """A change as it was shown, without secrets. `of`: for a change of the cluster the host whose batch makes it, "" for none."""
+    """A change as it was shown, without secrets. Of a change of the cluster, `of` is the host whose batch makes it ("": of none), and
+    `title` its object."""
 
     step: str
     kind: str
@@ -88,6 +89,7 @@ class RecordedChange:
     why: str = ""
     diff: tuple[str, ...] = ()
     of: str = ""
+    title: Title | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,9 +106,12 @@ class RecordedMarks:
 class RecordedObject:
     """An object that the run was to change, as of Difference."""
 
-    what: str
     before: Mapping[str, Any] | None
     manifest: Mapping[str, Any] | None
+
+    @property
+    def title(self) -> Title:
+        return Title.of(self.manifest or self.before or {})
 
 
 @dataclass(frozen=True, slots=True)
@@ -304,7 +309,11 @@ class Record:
                         f"{difference.action} {difference.what}{difference.node and f' on {difference.node}'}"
                     ),
                     diff=tuple(map(redact, difference.lines)),
-                    of=hosts.get(difference.node or difference.what.removeprefix("Node "), ""),
+                    of=hosts.get(
+                        difference.node or (difference.title.name if difference.title.kind == "Node" else ""),
+                        "",
+                    ),
+                    title=difference.title,
                 ),
                 lines,
             )
@@ -313,7 +322,7 @@ class Record:
         from gpunode.cluster.objects.difference import hide  # not at gpunode's start
 
         for each in differences:
-            known = asdict(RecordedObject(each.what, each.before, each.manifest))
+            known = asdict(RecordedObject(each.before, each.manifest))
             if (each.before or each.manifest) and redact_values(hide(known)) == known:  # no secret in it
                 lines.append({"object": known})
         if numbers:

@@ -28,7 +28,7 @@ from gpunode.engine.undo import SOMEBODY
 from gpunode.errors import ClusterError, Problem
 from gpunode.links.node import GPU_LABEL, TAINTS, Node, fetch, labels, parse, taint
 from gpunode.links.plugin import marks
-from gpunode.model import Left
+from gpunode.model import Left, Title
 from gpunode.wording import few
 
 NAMED = 3
@@ -105,30 +105,32 @@ def take_back(api: Api, run: RecordedRun, member: Member, record: Record, notify
 
 @dataclass(frozen=True, slots=True)
 class ClusterPlan:
-    """`nodes`: by name. `objects`: their changes, and those that stay. `known`: titles of what the record has the state before of, so
-    that it is in one of these."""
+    """`nodes`: by name. `objects`: their changes, and those that stay. `known`: what the record has the state before of, so that it is
+    in one of these."""
 
     nodes: Mapping[str, NodePlan] = field(default_factory=dict)
     objects: tuple[Difference, ...] = ()
     left: tuple[Left, ...] = ()
-    known: frozenset[str] = frozenset()
+    known: frozenset[Title] = frozenset()
 
     @property
     def changes(self) -> tuple[Difference, ...]:
         """Of nodes, then of objects."""
-        labelled = [(f"Node {name}", node.lines) for name, node in self.nodes.items() if node.lines]
-        return (*(Difference(what, "labelled", lines) for what, lines in labelled), *self.objects)
+        labelled = [(Title("Node", name), node.lines) for name, node in self.nodes.items() if node.lines]
+        return (*(Difference(title, "labelled", lines) for title, lines in labelled), *self.objects)
 
 
 def plan_cluster(api: Api, run: RecordedRun, members: Sequence[Member], *, objects: bool) -> ClusterPlan:
     """What takes the run back on the members' nodes and, if asked for, its `objects`, with what stays."""
     planned = {member.node.name: plan(run.marks, member.node) for member in members if member.node}
     left = tuple(each for node in planned.values() for each in node.left)
-    known = {f"Node {each.node}" for each in run.marks if each.node in planned}
+    known = {Title("Node", each.node) for each in run.marks if each.node in planned}
     if not objects:
         return ClusterPlan(planned, (), left, frozenset(known))
     changes, stays = _plan_objects(api, run, planned)
-    return ClusterPlan(planned, changes, left + stays, frozenset(known | {each.what for each in run.objects}))
+    return ClusterPlan(
+        planned, changes, left + stays, frozenset(known | {each.title for each in run.objects})
+    )
 
 
 def _plan_objects(
@@ -157,12 +159,12 @@ def _plan_objects(
             or not is_ours(live)
             or apply.diff(api, [known])[0].action != "same"
         ):
-            left.append(Left("kept", each.what, SOMEBODY))
+            left.append(Left("kept", str(each.title), SOMEBODY))
         elif each.before is not None:
             part = difference.own_part(each.before, each.manifest, difference.as_manifest(live))
             changes += [change for change in apply.diff(api, [part]) if change.action != "same"]
         elif others:
-            left.append(Left("kept", each.what, f"it serves {few(others, NAMED)}"))
+            left.append(Left("kept", str(each.title), f"it serves {few(others, NAMED)}"))
         else:
             changes.append(difference.removal(live))
     return tuple(changes), tuple(left)
@@ -278,7 +280,7 @@ def _show_left(
     rows += [
         ("", "cluster", change.what, why)
         for change in (recorded.changes[number] for number in recorded.planned.get(CLUSTER, ()))
-        if change.what.removeprefix(f"{change.kind} ") not in planned.known and change.kind != "replaced"
+        if change.title not in planned.known and change.kind != "replaced"
         if (why := _why_left(session, recorded, change, undone))
     ]
     show_left(session.reporter, members, rows)
@@ -288,19 +290,19 @@ def _why_left(
     session: Session, recorded: RecordedRun, change: RecordedChange, undone: Collection[str]
 ) -> str:
     """Why a change in the cluster stays; "" where the run has not made it, or an undo has taken it back."""
-    title = change.what.removeprefix(f"{change.kind} ")
     owners = [change.of] if change.of in recorded.hosts else list(recorded.hosts)
-    marked = {f"Node {each.node}" for each in recorded.marks}
+    marked = {Title("Node", each.node) for each in recorded.marks}
     unmade = all(recorded.hosts[name].state in NOT_STARTED for name in owners)
-    if unmade or change.of in undone or (marked and title.startswith("Node ") and title not in marked):
+    unmarked = marked and change.title not in marked
+    if unmade or change.of in undone or (unmarked and change.title and change.title.kind == "Node"):
         return ""
     known = {host.name for host in session.inventory.hosts}.intersection(owners)
     if not known:
         return "the host has left the inventory"
     if not known <= {*undone, *(host.name for host in session.hosts)}:
         return "not in --limit" if change.of else "not all hosts of the run are in --limit"
-    noted = {*marked, *(each.what for each in recorded.objects)}
-    return "this undo does not reach it" if title in noted else "its state before is not in the record"
+    noted = {*marked, *(each.title for each in recorded.objects)}
+    return "this undo does not reach it" if change.title in noted else "its state before is not in the record"
 
 
 def show_left(reporter: Reporter, members: Members, others: Sequence[tuple[str, str, str, str]] = ()) -> None:

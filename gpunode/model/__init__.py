@@ -77,6 +77,7 @@ from gpunode.model.outcome import (
     OnEvent,
     Outcome,
     Status,
+    Title,
     Verdict,
 )
 from gpunode.model.plan import (

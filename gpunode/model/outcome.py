@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from gpunode.errors import Layer, Problem
 from gpunode.model.change import Change
@@ -88,6 +88,26 @@ class Disturbed:
 Status: TypeAlias = Literal[
     "right", "broken", "planned", "differs", "changed", "failed", "refused", "unreachable", "declined"
 ]
+
+
+@dataclass(frozen=True, slots=True)
+class Title:
+    """Names an object of the cluster, or a `part` of it: `DaemonSet gpunode/gpunode-device-plugin`, `Node a annotation x`."""
+
+    kind: str
+    name: str
+    namespace: str = ""
+    part: str = ""
+
+    @classmethod
+    def of(cls, manifest: Mapping[str, Any]) -> Title:
+        """The title of an object."""
+        meta = manifest["metadata"]
+        return cls(manifest["kind"], meta["name"], meta.get("namespace") or "")
+
+    def __str__(self) -> str:
+        place = f"{self.namespace}/" if self.namespace else ""
+        return f"{self.kind} {place}{self.name}{self.part and f' {self.part}'}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from playwright.sync_api import Page as Tab
 
 from gpunode.cluster.objects.difference import Difference
 from gpunode.errors import Problem
-from gpunode.model import Event, Host, Outcome, Plan, Service, Ssh, StepPlan, WriteFile
+from gpunode.model import Event, Host, Outcome, Plan, Service, Ssh, StepPlan, Title, WriteFile
 from gpunode.report import make
 from gpunode.report.page import Page
 from tests.unit.test_verify import right
@@ -60,7 +60,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
                 page.outcome(Outcome(host.name, "planned", facts, plan=Plan(host.name, steps)))
             else:
                 page.outcome(Outcome(host.name, "right", facts))
-    page.cluster("prod", [Difference("DaemonSet x/y", "changed", ("-a: 1", "+a: 2"))])
+    page.cluster("prod", [Difference(Title("DaemonSet", "y", "x"), "changed", ("-a: 1", "+a: 2"))])
     for host in hosts[:2]:
         columns = ("node", "uuid", "gpu", "result", "pods", "seconds", "why")
         page.rows("vectoradd", columns, [(host.name, "GPU-1", "H100", "passed", 1, 2.0, "")])

@@ -21,7 +21,7 @@ from gpunode.engine.history import find, read
 from gpunode.engine.record import Record, RunOptions, State, default_folder
 from gpunode.engine.session import Session
 from gpunode.errors import GpunodeError
-from gpunode.model import Cluster, Host, Inventory, Plan, Reboot, Service, Ssh, StepPlan, WriteFile
+from gpunode.model import Cluster, Host, Inventory, Plan, Reboot, Service, Ssh, StepPlan, Title, WriteFile
 from tests import jsonlines
 
 FILE = WriteFile(
@@ -59,7 +59,10 @@ def recorded() -> Record:
         Path("inventory.yaml"), ["a", "b", "c"], RunOptions(), asked="3 hosts. Apply?", answered="yes"
     )
     made.plans({host: plan(host, FILE, RESTART) for host in "abc"})
-    made.cluster([Difference("DaemonSet kube-system/gpunode", "created", ("+password: hunter2hunter2",))], {})
+    made.cluster(
+        [Difference(Title("DaemonSet", "gpunode", "kube-system"), "created", ("+password: hunter2hunter2",))],
+        {},
+    )
     for host in "abc":
         made.host(host, "changing")
     made.plans({"a": plan("a", RESTART, REBOOT)})
@@ -89,7 +92,7 @@ def test_an_undo_names_labels_that_stay_with_the_reason(capsys: pytest.CaptureFi
     """Not those of hosts that the run has not begun, nor those that this undo has taken back already."""
     made = Record.begin(Path("inventory.yaml"), list("abcd"), RunOptions())
     nodes = {f"node-{host}": host for host in "abcd"}
-    made.cluster([Difference(f"Node {node}", "labelled", ("+x=1",)) for node in nodes], nodes)
+    made.cluster([Difference(Title("Node", node), "labelled", ("+x=1",)) for node in nodes], nodes)
     for host in "acd":
         made.marks(f"node-{host}", "w", {}, {"x": "1"})
         made.host(host, "proven")
@@ -212,8 +215,13 @@ def test_users_see_hosts_that_ended_alike_once_and_diffs_when_they_ask() -> None
 def test_a_change_of_the_cluster_is_not_made_where_its_host_was_not_started(others: State) -> None:
     """One that is no host's is not made where none was started; else it is not known."""
     made = Record.begin(Path("inventory.yaml"), ["a", "b"], RunOptions())
-    pods = [Difference(f"Pod kube-system/{node}", "replaced", node=node) for node in ("node-a", "node-b")]
-    labels, config = Difference("Node node-a", "labelled"), Difference("ConfigMap x", "created")
+    pods = [
+        Difference(Title("Pod", node, "kube-system"), "replaced", node=node) for node in ("node-a", "node-b")
+    ]
+    labels, config = (
+        Difference(Title("Node", "node-a"), "labelled"),
+        Difference(Title("ConfigMap", "x"), "created"),
+    )
     made.cluster([*pods, labels, config], {"node-a": "a", "node-b": "b"})
     made.host("a", "skipped")
     made.host("b", others)
@@ -224,6 +232,16 @@ def test_a_change_of_the_cluster_is_not_made_where_its_host_was_not_started(othe
     _, text = run("show", "last")
     assert " · replace Pod kube-system/node-a on node-a (not made)\n" in text
     assert (" ~ replaced Pod kube-system/node-b on node-b\n" in text) is (others == "proven")
+
+
+def test_objects_of_an_older_record_have_their_titles() -> None:
+    """It has them as text alone."""
+    made = Record.begin(Path("inventory.yaml"), ["a"], RunOptions())
+    titles = [Title("Node", "node-a"), Title("DaemonSet", "p", "gpunode"), Title("RuntimeClass", "nvidia")]
+    made.cluster([Difference(title, "created") for title in titles], {})
+    lines = [json.loads(line) for line in made.path.read_text().splitlines()]
+    made.path.write_text("".join(json.dumps({**line, "title": None}) + "\n" for line in lines))
+    assert [change.title for change in read(made.path).changes.values()] == titles
 
 
 def test_no_secret_is_in_a_record_and_a_change_is_there_once() -> None:

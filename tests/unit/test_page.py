@@ -13,7 +13,7 @@ import pytest
 from gpunode.cluster.objects.difference import Difference
 from gpunode.engine.reporter import Headline
 from gpunode.errors import Problem
-from gpunode.model import Event, Host, Outcome, Plan, Service, Ssh, StepPlan, Verdict, WriteFile
+from gpunode.model import Event, Host, Outcome, Plan, Service, Ssh, StepPlan, Title, Verdict, WriteFile
 from gpunode.report import make
 from gpunode.report.page import Page
 from tests.unit.test_verify import right
@@ -60,7 +60,7 @@ def page(tmp_path: Path) -> Page:
             found.event(Event("stage", outcome.host, "reading <facts>"))
             found.outcome(outcome)
     found.plans(outcomes)
-    found.cluster("prod", [Difference("DaemonSet x/y", "changed", ("-a: <b>", "+a: <c>"))])
+    found.cluster("prod", [Difference(Title("DaemonSet", "y", "x"), "changed", ("-a: <b>", "+a: <c>"))])
     found.problem(Problem("", "no <answer>", fix="Try again."))
     found.summary(outcomes, cluster=1)
     return found
@@ -105,7 +105,7 @@ def test_no_text_of_a_host_or_cluster_controls_the_page(tmp_path: Path) -> None:
         page.outcome(one)
     page.plans([outcome, failed])
     page.links("c" + evil, [Verdict.broken("PCI", evil, cause=evil, fix=evil)])
-    page.cluster(evil, [Difference(evil, "changed", (evil, f"-{evil}\n{evil}"))])
+    page.cluster(evil, [Difference(Title("DaemonSet", evil), "changed", (evil, f"-{evil}\n{evil}"))])
     page.rows(
         "verified",
         ["host", "node", "result", "proof", "layer", "code"],

@@ -16,7 +16,7 @@ from gpunode.engine import plan_file
 from gpunode.engine.member import Member
 from gpunode.engine.plan_file import PlanFile
 from gpunode.errors import Problem, UsageError
-from gpunode.model import Packages, PackageSpec, Reboot, Service, WriteFile
+from gpunode.model import Packages, PackageSpec, Reboot, Service, Title, WriteFile
 from tests import cases
 from tests.unit.test_batches import HOSTS, waiting
 
@@ -25,7 +25,7 @@ SECRET = "hunter2hunter2"
 FILE = WriteFile("/etc/x", f"password = {SECRET}\nsize = 1\n", "because", before="size = 0\n")
 PACKAGES = Packages("because", install=(PackageSpec("nvidia-open", "595.*"),))
 DOCKER = Service("docker.service", "because", restart=True)
-LABEL = Difference("Node a1", "labelled", ("+gpunode.dev/gpu=true",))
+LABEL = Difference(Title("Node", "a1"), "labelled", ("+gpunode.dev/gpu=true",))
 
 
 @pytest.fixture
@@ -138,8 +138,10 @@ def test_a_plan_is_bound_to_inventory_version_and_cluster(inventory: Path) -> No
     before = plan(inventory, SAME, cluster=[LABEL])
     assert plan_file.compare(before, plan(inventory, SAME)) == []  # labelled meanwhile
     inventory.write_text("groups: {all: {}}\n")
-    more = Difference("DaemonSet gpunode/gpunode-device-plugin", "changed", ("-a", "+b"))
-    pods = [Difference(f"Pod gpunode/plugin-{name}", "replaced", node="a1") for name in ("x", "y")]
+    more = Difference(Title("DaemonSet", "gpunode-device-plugin", "gpunode"), "changed", ("-a", "+b"))
+    pods = [
+        Difference(Title("Pod", f"plugin-{name}", "gpunode"), "replaced", node="a1") for name in ("x", "y")
+    ]
     after = plan(inventory, SAME, cluster=[LABEL, more, pods[0]])
     found = plan_file.compare(replace(before, version="0.0.1"), after)
     assert [one.code for one in found] == ["version", "inventory", "cluster", "cluster"]

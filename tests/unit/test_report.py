@@ -29,6 +29,7 @@ from gpunode.model import (
     Service,
     Ssh,
     StepPlan,
+    Title,
     Verdict,
     WriteFile,
 )
@@ -318,19 +319,19 @@ def test_a_command_that_is_printed_has_the_inventory_that_was_given(
 
 
 DIFFERENCES = (
-    Difference("Namespace gpunode", "created", ("+kind: Namespace",), untried="why"),
+    Difference(Title("Namespace", "gpunode"), "created", ("+kind: Namespace",), untried="why"),
     Difference(
-        "DaemonSet gpunode/d",
+        Title("DaemonSet", "d", "gpunode"),
         "changed",
         ("@@ -1 +1 @@", "-image: a", "+image: b"),
         (Claim(".spec.a", "kubectl-edit"), Claim(".spec.b", "kubectl-edit"), Claim(".spec.c", "argo")),
     ),
-    Difference("Role default/r", "removed", ("-kind: Role",)),
-    Difference("Node a", "labelled", ("-pool=x", "+pool=y")),
-    Difference("Node b", "labelled", ("+pool=y",)),
-    Difference("Node c", "labelled", ("-pool=x", "+pool=y")),
-    Difference("Pod gpunode/p-1", "replaced", node="a"),
-    Difference("Pod gpunode/p-2", "replaced", node="b"),
+    Difference(Title("Role", "r", "default"), "removed", ("-kind: Role",)),
+    Difference(Title("Node", "a"), "labelled", ("-pool=x", "+pool=y")),
+    Difference(Title("Node", "b"), "labelled", ("+pool=y",)),
+    Difference(Title("Node", "c"), "labelled", ("-pool=x", "+pool=y")),
+    Difference(Title("Pod", "p-1", "gpunode"), "replaced", node="a"),
+    Difference(Title("Pod", "p-2", "gpunode"), "replaced", node="b"),
 )
 SHOWN = """\
  cluster  prod
@@ -374,10 +375,10 @@ def test_the_clusters_part_of_a_plan_reads_as_that_of_hosts(
 def test_equal_changes_are_shown_once_and_settings_whole(capsys: pytest.CaptureFixture[str]) -> None:
     """Also where they are at other lines. A new ConfigMap is what the user wrote."""
     differences = [
-        Difference("ConfigMap gpunode/c", "created", ("+data:", "+  replicas: 4")),
-        Difference("DaemonSet gpunode/d", "changed", ("@@ -15,6 +15,7 @@", "+image: b")),
-        Difference("DaemonSet gpunode/d-class", "changed", ("@@ -16,6 +16,7 @@", "+image: b")),
-        Difference("DaemonSet gpunode/other", "changed", ("@@ -15,6 +15,7 @@", "+image: c")),
+        Difference(Title("ConfigMap", "c", "gpunode"), "created", ("+data:", "+  replicas: 4")),
+        Difference(Title("DaemonSet", "d", "gpunode"), "changed", ("@@ -15,6 +15,7 @@", "+image: b")),
+        Difference(Title("DaemonSet", "d-class", "gpunode"), "changed", ("@@ -16,6 +16,7 @@", "+image: b")),
+        Difference(Title("DaemonSet", "other", "gpunode"), "changed", ("@@ -15,6 +15,7 @@", "+image: c")),
     ]
     Human(quiet=False).cluster("prod", differences)
     assert [line.strip() for line in capsys.readouterr().out.splitlines()[1:]] == [
@@ -448,8 +449,10 @@ def tell_all(report: Reporter, text: str) -> None:
     plan = Plan("gpu-01", (StepPlan("docker", (change, Service(text, text, note=text))),))
     report.plans([Outcome("gpu-01", "planned", plan=plan, problem=Problem("", text, fix=text))])
     report.failures([Outcome("gpu-01", "failed", problem=Problem("", text, fix=text))])
-    report.cluster(text, [Difference(text, "changed", (f"+{text}",), (Claim(text, text),))])
-    report.cluster("prod", [Difference(f"Node {text}", "labelled", (f"+{text}",))])
+    report.cluster(
+        text, [Difference(Title("DaemonSet", text), "changed", (f"+{text}",), (Claim(text, text),))]
+    )
+    report.cluster("prod", [Difference(Title("Node", text), "labelled", (f"+{text}",))])
     report.links("gpu-01", [Verdict.broken("node", text, text, text)])
     report.rows("log", ("node", "pod", "log"), [(text, text, text)])
     report.rows("log", ("node", "pod", "log"), [(text, "", text + "x" * 300)])

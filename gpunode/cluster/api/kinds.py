@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 from urllib.parse import quote
 
 from gpunode.errors import ClusterError
+from gpunode.model import Title
 
 Object: TypeAlias = dict[str, Any]
 OURS = "app.kubernetes.io/managed-by"  # the label of what gpunode made
@@ -81,10 +82,8 @@ def path(kind: str, namespace: str | None = None, name: str = "") -> str:
 
 
 def title(manifest: Object) -> str:
-    """How messages name an object: `DaemonSet gpunode/gpunode-device-plugin`."""
-    meta = manifest["metadata"]
-    place = f"{meta['namespace']}/" if meta.get("namespace") else ""
-    return f"{manifest['kind']} {place}{meta['name']}"
+    """How messages name an object."""
+    return str(Title.of(manifest))
 
 
 def is_ours(live: Object) -> bool:

@@ -18,6 +18,7 @@ from gpunode.cluster.api.watch import OnProgress, follow
 from gpunode.cluster.objects import dependents, difference
 from gpunode.cluster.objects.difference import Difference
 from gpunode.errors import Claim, ClusterError, HttpError
+from gpunode.model import Title
 from gpunode.wording import page
 
 Result = TypeVar("Result")
@@ -269,7 +270,7 @@ def _check_foreign(manifest: Object, live: Object) -> Difference:
             f"{title(manifest)} exists and is not gpunode's",
             hint="Remove it, or choose another namespace with cluster.namespace in the inventory.",
         )
-    return Difference(title(manifest), "foreign")
+    return Difference(Title.of(manifest), "foreign")
 
 
 def fit(api: Api, manifests: Sequence[Object]) -> list[Object]:

@@ -12,9 +12,10 @@ import yaml
 
 from gpunode.agent.redaction import placeholder, redact
 from gpunode.agent.values import is_secret
-from gpunode.cluster.api.kinds import Object, title
+from gpunode.cluster.api.kinds import Object
 from gpunode.cluster.api.notes import KEYS, PREFIX
 from gpunode.errors import Claim
+from gpunode.model import Title
 
 # The API server and kubectl keep these for themselves.
 BOOKKEEPING = ("managedFields", "resourceVersion", "generation", "uid", "creationTimestamp", "selfLink")
@@ -33,7 +34,7 @@ class Difference:
     is replaced. `before`, `manifest`: of an object its state and what is applied; None: absent, or removed.
     """
 
-    what: str
+    title: Title
     action: Literal["created", "changed", "same", "foreign", "removed", "labelled", "replaced"]
     lines: tuple[str, ...] = ()
     claims: tuple[Claim, ...] = ()
@@ -42,28 +43,33 @@ class Difference:
     before: Object | None = field(default=None, compare=False, repr=False)
     manifest: Object | None = field(default=None, compare=False, repr=False)
 
+    @property
+    def what(self) -> str:
+        """Its title, as text."""
+        return str(self.title)
+
 
 def creation(manifest: Object, untried: str = "") -> Difference:
     """An object that does not exist yet."""
-    return Difference(title(manifest), "created", _all("+", manifest), untried=untried, manifest=manifest)
+    return Difference(Title.of(manifest), "created", _all("+", manifest), untried=untried, manifest=manifest)
 
 
 def removal(live: Object) -> Difference:
     """An object that is deleted."""
     before = as_manifest(live)
-    return Difference(title(live), "removed", _all("-", before), before=before)
+    return Difference(Title.of(live), "removed", _all("-", before), before=before)
 
 
 def change(live: Object, result: Object, claims: tuple[Claim, ...] = (), untried: str = "") -> Difference:
     """An object before, and as the API server returned it, or would where there is no dry run."""
-    return _diff(title(live), as_manifest(live), as_manifest(result), claims, untried)
+    return _diff(Title.of(live), as_manifest(live), as_manifest(result), claims, untried)
 
 
 def comparison(live: Object | None, manifest: Object, untried: str) -> Difference:
     """An object's fields that the manifest sets: no defaults, and no fields of an earlier manifest."""
     if live is None:
         return creation(manifest, untried)
-    part = _diff(title(manifest), _part(live, manifest), manifest, untried=untried)
+    part = _diff(Title.of(manifest), _part(live, manifest), manifest, untried=untried)
     return replace(part, before=as_manifest(live), manifest=manifest)
 
 
@@ -72,18 +78,17 @@ def labelling(
 ) -> Difference:
     """A node whose labels change: label → before, after."""
     if not labels:
-        return Difference(f"Node {node}", "same", untried=untried)
+        return Difference(Title("Node", node), "same", untried=untried)
     pairs = [
         (sign, key, value) for key, both in labels.items() for sign, value in zip("-+", both, strict=True)
     ]
     lines = tuple(f"{sign}{key}={value}" for sign, key, value in pairs if value is not None)
-    return Difference(f"Node {node}", "labelled", lines, untried=untried)
+    return Difference(Title("Node", node), "labelled", lines, untried=untried)
 
 
 def replacement(pod: Object, node: str) -> Difference:
     """A pod that is deleted, and that its controller makes again."""
-    meta = pod["metadata"]
-    return Difference(f"Pod {meta['namespace']}/{meta['name']}", "replaced", node=node)
+    return Difference(Title.of({**pod, "kind": "Pod"}), "replaced", node=node)
 
 
 def as_manifest(live: Object) -> Object:
@@ -99,12 +104,12 @@ def as_manifest(live: Object) -> Object:
 
 
 def _diff(
-    what: str, before: Object, after: Object, claims: tuple[Claim, ...] = (), untried: str = ""
+    title: Title, before: Object, after: Object, claims: tuple[Claim, ...] = (), untried: str = ""
 ) -> Difference:
     if before == after:
-        return Difference(what, "same", claims=claims, untried=untried)
+        return Difference(title, "same", claims=claims, untried=untried)
     lines = list(difflib.unified_diff(_yaml(before), _yaml(after), lineterm=""))[2:]
-    return Difference(what, "changed", tuple(lines) or SECRET, claims, untried)
+    return Difference(title, "changed", tuple(lines) or SECRET, claims, untried)
 
 
 def _part(live: Any, manifest: Any, name: str = "") -> Any:

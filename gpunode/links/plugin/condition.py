@@ -14,7 +14,7 @@ from gpunode.errors import HttpError
 from gpunode.links import node as nodes
 from gpunode.links.plugin import published
 from gpunode.links.plugin.daemonset import State
-from gpunode.model import Verdict
+from gpunode.model import Title, Verdict
 from gpunode.wording import lines
 
 SECONDS = 5.0  # within which the condition follows the status
@@ -53,9 +53,9 @@ def judge(api: Api, verdict: Verdict, state: State) -> Verdict:
     )
 
 
-def title(node: str) -> str:
+def title(node: str) -> Title:
     """How messages name a node's condition."""
-    return f"Node {node} condition {TYPE}"
+    return Title("Node", node, part=f"condition {TYPE}")
 
 
 def read_nodes(api: Api) -> tuple[str, ...]:

@@ -275,8 +275,8 @@ def find_removable(api: Api, namespace: str, *, notify: OnProgress) -> tuple[str
             hint=f"Name it with `--namespace {places[0]}`, or with cluster.namespace in the inventory.",
         )
     left = tuple(title(pod) for pod in _leftovers(api, namespace))
-    annotations = tuple(published.annotation_title(node) for node in published.read_annotations(api))
-    annotations += tuple(condition.title(node) for node in condition.read_nodes(api))
+    annotations = tuple(str(published.annotation_title(node)) for node in published.read_annotations(api))
+    annotations += tuple(str(condition.title(node)) for node in condition.read_nodes(api))
     objects = apply.find_removable(api, all_objects(namespace), notify=notify)
     return left + objects + annotations + tuple(_label(node) for node in _labelled_nodes(api))
 
@@ -291,8 +291,8 @@ def remove(api: Api, namespace: str, *, seconds: float, notify: OnProgress) -> t
     for pod in left:
         api.delete("Pod", pod["metadata"]["name"], namespace)
     removed = apply.remove(api, all_objects(namespace), seconds=seconds, notify=notify)
-    annotations = tuple(published.annotation_title(node) for node in published.remove_annotations(api))
-    annotations += tuple(condition.title(node) for node in condition.remove(api, notify))
+    annotations = tuple(str(published.annotation_title(node)) for node in published.remove_annotations(api))
+    annotations += tuple(str(condition.title(node)) for node in condition.remove(api, notify))
     marked = _labelled_nodes(api)  # last: a node that has lost its labels is not found by them
     for node in marked:
         kept = {

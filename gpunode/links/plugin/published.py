@@ -21,6 +21,7 @@ from gpunode.contract.status import (
 from gpunode.errors import ClusterError, HttpError, Problem
 from gpunode.links import node as nodes
 from gpunode.links.node import GPU_LABEL, Node
+from gpunode.model import Title
 from gpunode.wording import advise
 
 COMPONENT = "gpunode-device-plugin"  # source of its events
@@ -189,6 +190,6 @@ def remove_annotations(api: Api) -> Mapping[str, str]:
     return texts
 
 
-def annotation_title(node: str) -> str:
+def annotation_title(node: str) -> Title:
     """How messages name a node's annotation."""
-    return f"Node {node} annotation {ANNOTATION}"
+    return Title("Node", node, part=f"annotation {ANNOTATION}")

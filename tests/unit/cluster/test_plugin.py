@@ -21,7 +21,7 @@ from gpunode.links.capacity.link import judge_offer
 from gpunode.links.node import labels
 from gpunode.links.plugin import Scope, Spec
 from gpunode.links.plugin.daemonset import State
-from gpunode.model import PluginConfig, PluginImage, PluginPublish
+from gpunode.model import PluginConfig, PluginImage, PluginPublish, Title
 
 from .conftest import DAEMONSET, GPU_NODE, NS, PluginController, add_node, has, pod, publish, status
 from .fake import FakeApi
@@ -625,7 +625,7 @@ def test_what_a_killed_plugin_left_on_its_node_is_taken_away(
     PluginController(fake)
     for name in ("a", "by-hand"):
         fake.update("Node", name, metadata={"annotations": {ANNOTATION: "{}", "other": "stays"}})
-    what = Difference(f"Node a annotation {ANNOTATION}", "removed", ("-{}",))
+    what = Difference(Title("Node", "a", part=f"annotation {ANNOTATION}"), "removed", ("-{}",))
     keeps = PluginPublish(annotation=True)
     assert what in plugin.plan(api, Spec(NS, IMAGE))
     assert what not in plugin.plan(api, Spec(NS, IMAGE, publish=keeps))

@@ -17,7 +17,7 @@ from gpunode.engine import cluster_diff
 from gpunode.engine.member import Member
 from gpunode.links import plugin
 from gpunode.links.plugin import Spec
-from gpunode.model import Cluster, Desired, Host, Inventory, Outcome, PluginImage, Ssh
+from gpunode.model import Cluster, Desired, Host, Inventory, Outcome, PluginImage, Ssh, Title
 from tests import tables
 
 from .conftest import NS, add_node
@@ -140,8 +140,8 @@ def test_a_layout_is_the_plugins_concern_where_it_offers_the_gpus(
 
 
 def test_a_new_namespace_hides_no_other_object_of_its_name(capsys: pytest.CaptureFixture[str]) -> None:
-    new = Difference("Namespace nvidia", "created", ())
-    other = Difference("RuntimeClass nvidia", "created", (), untried="its webhook has side effects")
+    new = Difference(Title("Namespace", "nvidia"), "created", ())
+    other = Difference(Title("RuntimeClass", "nvidia"), "created", (), untried="its webhook has side effects")
     cluster_diff._report_untried([new, other], report.make(json=True, quiet=True))
     assert "RuntimeClass nvidia" in capsys.readouterr().out
 

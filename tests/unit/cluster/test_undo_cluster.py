@@ -33,6 +33,7 @@ from gpunode.model import (
     Plan,
     Ssh,
     StepPlan,
+    Title,
     WriteFile,
 )
 from tests.unit.test_undo import there
@@ -321,7 +322,7 @@ def undo_objects(runs: Runs, run: record.RecordedRun) -> tuple[record.RecordedRu
     made, planned = runs.begin(), undo_cluster.plan_cluster(runs.api, run, (), objects=True)
     made.cluster(planned.changes, {})
     undo_cluster.restore_objects(runs.api, run, planned.objects, seconds=9, notify=lambda _: None)
-    assert planned.known == {"RuntimeClass nvidia"}
+    assert planned.known == {Title("RuntimeClass", "nvidia")}
     return history.read(made.path), [left.why for left in planned.left]
 
 
