@@ -9,6 +9,7 @@ from gpunode.errors import Layer
 from gpunode.model.change import (
     Change,
     Checker,
+    Entry,
     Expected,
     Flavour,
     ForgetHost,
@@ -18,6 +19,7 @@ from gpunode.model.change import (
     Layout,
     LoadImage,
     MigLayout,
+    PackageChange,
     Packages,
     PackageSpec,
     Reboot,
@@ -67,7 +69,6 @@ from gpunode.model.host import (
     Share,
     Ssh,
 )
-from gpunode.model.journal import Entry, PackageChange
 from gpunode.model.outcome import (
     Disturbance,
     Disturbed,

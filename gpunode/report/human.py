@@ -41,10 +41,7 @@ UNITS = {
 }
 LISTED = 3  # rows that are too wide for the terminal and have a line a cell
 ASKED = ("batch", "gate")  # tables that belong to a plan
-WAIT, AGAIN = (
-    re.compile(r"^waiting for |\b\d+ of \d+ "),
-    60.0,
-)  # a wait's messages; seconds between two of them
+WAIT, AGAIN = re.compile(r"^waiting for |\b\d+ of \d+ "), 60.0  # a wait's messages; seconds between two
 PIPED = 100  # assumed columns of a file or a pipe
 WRITTEN = {
     "answer": chains.answer,

@@ -25,15 +25,7 @@ from gpunode.model import Event, Gpu, Host, Outcome, Verdict
 from gpunode.report.chains import UUID, chain
 from gpunode.report.objects import cluster_lines
 from gpunode.report.plain import Indent, Part, lines, plain
-from gpunode.report.plans import (
-    LEGEND,
-    WORDS,
-    failure,
-    headline,
-    plan_lines,
-    status_of,
-    summary_text,
-)
+from gpunode.report.plans import LEGEND, WORDS, failure, headline, plan_lines, status_of, summary_text
 from gpunode.report.runs import cell_text
 
 if TYPE_CHECKING:

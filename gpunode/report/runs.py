@@ -16,10 +16,7 @@ from gpunode.report.plans import step_name
 from gpunode.wording import common, several
 
 BAR = 10  # columns
-NARROW, ROOMY = (
-    70,
-    100,
-)  # columns of a terminal: less than that for short words, as many for more and for longer bars
+NARROW, ROOMY = 70, 100  # columns: of less a terminal has short words, of as many more words and longer bars
 # Of recorded hosts and changes: a state, and whether a change was made (None: not known).
 RECORDED: Mapping[str, tuple[str, str]] = {
     "proven": ("✓", "green"),
@@ -31,11 +28,7 @@ RECORDED: Mapping[str, tuple[str, str]] = {
     **dict.fromkeys(("cordoned", "drained", "changing", "changed"), ("?", "yellow")),  # under way, or cut off
 }
 REVIEWED = ("·", "dim")  # a change of a plan in a file
-MADE: Mapping[bool | None, tuple[str, str]] = {
-    True: ("✓", "green"),
-    False: ("·", "dim"),
-    None: ("?", "yellow"),
-}
+MADE: Mapping[bool | None, tuple[str, str]] = {True: ("✓", "green"), False: REVIEWED, None: ("?", "yellow")}
 MANY = 100  # rows
 
 
