@@ -74,7 +74,9 @@ def demo(
 
 Name = Annotated[
     str | None,
-    typer.Argument(help="A kept demo; optional if there is only one, or one of this folder.", metavar="NAME"),
+    typer.Argument(
+        help="A running demo; optional if there is only one, or one of this folder.", metavar="NAME"
+    ),
 ]
 
 
@@ -91,7 +93,7 @@ def start(hosts: Hosts = None, inventory: Rehearsed = None) -> None:
 
 @app.command("list")
 def list_demos() -> None:
-    """Show the kept demos.
+    """Show the running demos.
 
     Example: gpunode demo list
     """
@@ -105,7 +107,7 @@ def list_demos() -> None:
     typer.echo("\n".join(lines) or "no demo is running; `gpunode demo start` starts one")
 
 
-@app.command("break", short_help="Break one host of a kept demo; verify finds the fault.")
+@app.command("break", short_help="Break one host of a running demo; verify finds the fault.")
 def break_host(
     link: Annotated[
         str,
@@ -124,7 +126,7 @@ def break_host(
         ),
     ] = None,
 ) -> None:
-    """Break one host of a kept demo, and name the host; verify finds the fault. LINK: module, nouveau, nova, kernel, library,
+    """Break one host of a running demo, and name the host; verify finds the fault. LINK: module, nouveau, nova, kernel, library,
     xid, toolkit, runtime, stopped, daemon.json, config.toml, gate, image.
 
     Example: gpunode demo break toolkit --host h100-01
@@ -155,7 +157,7 @@ def add(
     name: Name = None,
     hosts: Annotated[int, typer.Option("--hosts", help="How many.", min=1, max=100, metavar="N")] = 1,
 ) -> None:
-    """Add bare hosts to a kept demo and its inventory.
+    """Add bare hosts to a running demo and its inventory.
 
     Example: gpunode demo add --hosts 3
     """
@@ -169,9 +171,9 @@ def add(
     )
 
 
-@app.command("stop", short_help="End a kept demo and remove its folder.")
+@app.command("stop", short_help="End a running demo and remove its folder.")
 def stop(name: Name = None) -> None:
-    """End a kept demo and remove its folder. Without a name: those begun in the current folder, or whose folder it is; and remove
+    """End a running demo and remove its folder. Without a name: those begun in the current folder, or whose folder it is; and remove
     the remains of killed demos. Other users' demos stay.
 
     Example: gpunode demo stop

@@ -1,4 +1,4 @@
-"""The commands of the documents' pages, on a kept demo of two hosts: page by page, in the order of the table of contents.
+"""The commands of the documents' pages, on a demo of two hosts: page by page, in the order of the table of contents.
 
 A block in ```sh is one script. `# exit code N` after a command is what it ends with. A comment above the block may say
 `not run: WHY`; `run: COMMAND` in one is what the text asks the reader to do in another way.
@@ -50,7 +50,7 @@ def scripts(text: str) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Demo]:
-    """As `gpunode demo --keep` leaves it: proven."""
+    """As `gpunode demo start` and a first provision leave it."""
     programs = forks.program(tmp_path_factory.mktemp("bin"), "tests.sim.operators", "{}")
     with (
         programs as first,
