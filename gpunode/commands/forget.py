@@ -88,7 +88,9 @@ def forget_hosts(session: Session, options: ForgetOptions) -> int:
     costs = report_costs(session, hosts.order, members, plan, size=options.size, run=False)
     question = answered = ""
     if costs or marked:
-        question, answered = rollout.ask(reporter, f"{costs or 'Marks alone'}. Forget them?", yes=options.yes)
+        names = few([member.host.name for member in (*members, *strangers)], NAMED)
+        question = f"{costs or 'Marks alone'}. Forget {names}?"
+        question, answered = rollout.ask(reporter, question, yes=options.yes)
     known = RunOptions(run=False, batch=options.size.text if options.size else None, command="forget")
     record = rollout.begin_record(session, (*members, *strangers), known, question, answered)
     with rollout.hold_cluster(session, api, record, (*members, *strangers), AGAIN) as (

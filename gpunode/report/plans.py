@@ -87,7 +87,7 @@ def sentence(disturbed: Disturbed) -> str:
     """`reboot, driver packages; no GPU pods or processes affected`; without names, so that equal plans read alike."""
     if not disturbed.what:
         return "nobody"
-    reboot = "reload of the modules, or a reboot where the GPUs stay in use" if disturbed.reload else "reboot"
+    reboot = "reload of the modules or reboot" if disturbed.reload else "reboot"
     return f"{disturbed.what.describe(reboot)}; {_treatment(disturbed)}"
 
 

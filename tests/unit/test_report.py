@@ -696,7 +696,7 @@ XORG = GpuUser(900, "Xorg")
         ),
         (
             Disturbed(Disturbance(reboot=True), "drain", 90, {"ml/train": {GPU: 1}}, reload=True),
-            "reload of the modules, or a reboot where the GPUs stay in use; drained first, 1.5 min at most",
+            "reload of the modules or reboot; drained first, 1.5 min at most",
             "ml/train (1 GPU)",
         ),
         (
