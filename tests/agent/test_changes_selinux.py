@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
+
+from gpunode.engine import undo
+from gpunode.host import answers, wire
 from gpunode.model import SelinuxBoolean, WriteFile
 from tests.agent.conftest import Host
 
@@ -39,3 +43,18 @@ def test_a_boolean_that_cannot_be_set_is_named(host: Host) -> None:
     assert (failed["code"], failed["error"]) == ("selinux-failed", "setsebool -P b on: setsebool: not found")
     host.program("setsebool", "echo 'Could not change policy booleans' >&2; exit 255")
     assert host.fail(SelinuxBoolean("b", "why"))["error"].endswith("Could not change policy booleans")
+
+
+@pytest.mark.parametrize("before", ["off", "on"])
+def test_an_undo_switches_a_boolean_back_to_what_it_was(host: Host, before: str) -> None:
+    """By the journal, which asked getsebool before the change; also where the run has switched it twice."""
+    host.write("/state/b", before)
+    host.program("getsebool", 'read -r now <"$GPUNODE_ROOT/state/b"; echo "b --> $now"')
+    host.program("setsebool", 'echo "$3" >"$GPUNODE_ROOT/state/b"')
+    for on in (True, False, True):
+        assert host.ask(host.job(SelinuxBoolean("b", "why", on=on), record="r1", why=["why"]))[-1]["ok"]
+    (message,) = host.ask(wire.journal_job("r1"))
+    planned = undo.plan(wire.read(message)["entries"], "r1", answers.parse_facts(host.probe()))
+    assert planned == ((SelinuxBoolean("b", "as before run r1", on=before == "on"),), ())
+    assert host.apply(*planned[0])[-1]["ok"]
+    assert host.read("/state/b").strip() == before
