@@ -33,7 +33,7 @@ def parse(text: str) -> list[dict[str, Any]]:
 def fits(line: dict[str, Any]) -> None:
     """Raises AssertionError with the first key that is not as it is documented."""
     kind = line["type"]
-    for wrong in validator(kind).iter_errors({key: one for key, one in line.items() if key != "type"}):
+    for wrong in validator(kind).iter_errors({key: value for key, value in line.items() if key != "type"}):
         raise AssertionError(f"{kind} line: {'.'.join(map(str, wrong.path))}: {wrong.message}: {line}")
 
 

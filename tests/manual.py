@@ -36,8 +36,8 @@ def page(name: str, command: Any, others: list[str]) -> str:
     """The man page of a command: `name` with its words, gpunode plugin deploy. `others`: pages to see."""
     about, example = sections(command)
     title, _, rest = about.partition("\n\n")
-    shown = [option(one) for one in command.params if not one.hidden and one.name != "help"]
-    arguments = " ".join(one.strip("`") for one, *_ in shown if not one.startswith("`-"))
+    shown = [option(param) for param in command.params if not param.hidden and param.name != "help"]
+    arguments = " ".join(text.strip("`") for text, *_ in shown if not text.startswith("`-"))
     parts = [
         f'.TH "{name.replace(" ", "-").upper()}" 1 "" "gpunode {__version__}"',
         f".SH NAME\n{roff(name.replace(' ', '-'))} \\- {roff(' '.join(title.split()))}",
@@ -56,7 +56,7 @@ def page(name: str, command: Any, others: list[str]) -> str:
         parts.append(f".SH EXAMPLE\n.nf\n{roff(' '.join(example.split()))}\n.fi")
     codes = EPILOG.removeprefix("Exit codes: ").replace(" · ", "\n.br\n")
     parts.append(f".SH EXIT STATUS\n{codes}")
-    parts.append(".SH SEE ALSO\n" + ", ".join(f"\\fB{roff(one)}\\fR(1)" for one in others))
+    parts.append(".SH SEE ALSO\n" + ", ".join(f"\\fB{roff(text)}\\fR(1)" for text in others))
     return "\n".join(parts) + "\n"
 
 

@@ -70,7 +70,7 @@ def commands() -> Iterator[str]:
         yield from (f"## {name}", "", *about.splitlines(), "")
         if example:
             yield from ("```", " ".join(example.split()), "```", "")
-        shown = [option(one) for one in command.params if not one.hidden and one.name != "help"]
+        shown = [option(param) for param in command.params if not param.hidden and param.name != "help"]
         if shown:
             yield from table(("option", "default", "does"), *shown)
 
@@ -88,10 +88,10 @@ def keys(part: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, str, str
 
 def values(part: dict[str, Any]) -> str:
     if "enum" in part:
-        return ", ".join(f"`{one}`" for one in part["enum"])
+        return ", ".join(f"`{value}`" for value in part["enum"])
     kinds = part.get("type", "")
     kinds = [kinds] if isinstance(kinds, str) else kinds
-    return ", ".join(one for one in kinds if one)
+    return ", ".join(kind for kind in kinds if kind)
 
 
 def default(part: dict[str, Any]) -> str:
@@ -103,7 +103,7 @@ def inventory() -> Iterator[str]:
     variables = whole["properties"]["defaults"]
     group = whole["properties"]["groups"]["additionalProperties"]["properties"]
     top = {**whole["properties"], "defaults": {**variables, "properties": {}}}
-    host = {name: one for name, one in whole["$defs"]["host"]["properties"].items() if name not in group}
+    host = {name: value for name, value in whole["$defs"]["host"]["properties"].items() if name not in group}
     yield from ("# Keys of the inventory", "", WRITTEN, "")
     yield "From the schema that checks the file and completes it in editors. [The inventory](../inventory.md) explains them."
     yield ""
@@ -122,7 +122,7 @@ def inventory() -> Iterator[str]:
 
 def codes() -> Iterator[str]:
     yield from ("# Codes", "", WRITTEN, "", "## Exit codes", "")
-    ends = [one.split(" ", 1) for one in EPILOG.removeprefix("Exit codes: ").split(" · ")]
+    ends = [part.split(" ", 1) for part in EPILOG.removeprefix("Exit codes: ").split(" · ")]
     yield from table(("code", "means"), *((f"`{code}`", words) for code, words in ends))
     yield from ("## Why a change failed", "", "`code` of a host's [outcome](../json.md), and what to do.", "")
     every = {**HINTS, **{code: hint for system in SYSTEMS.values() for code, hint in system.hints.items()}}
@@ -153,13 +153,13 @@ def codes() -> Iterator[str]:
         *(
             (
                 number,
-                re.sub(r"[A-Z0-9]+(?:_[A-Z0-9]+)+", r"`\g<0>`", one.what.partition(": ")[2]),
-                one.fault,
-                f"`{one.action}`",
+                re.sub(r"[A-Z0-9]+(?:_[A-Z0-9]+)+", r"`\g<0>`", change.what.partition(": ")[2]),
+                change.fault,
+                f"`{change.action}`",
                 verdict(number).value,
             )
-            for number, one in known
-            if one
+            for number, change in known
+            if change
         ),
     )
     yield from actions()
@@ -198,8 +198,8 @@ def actions() -> Iterator[str]:
     yield from table(
         ("action", "do", "command"),
         *(
-            (f"`{name}`", one["next"], f"`{one['command']}`" if one.get("command") else "")
-            for name, one in advice.items()
+            (f"`{name}`", value["next"], f"`{value['command']}`" if value.get("command") else "")
+            for name, value in advice.items()
         ),
     )
 

@@ -113,11 +113,11 @@ def build(
     """A repository of these: packages and metadata are signed; `streams` of the module nvidia-driver are in it."""
     work = folder / "work"
     specs = []
-    for number, one in enumerate(packages):
+    for number, package in enumerate(packages):
         root, spec = work / f"{number}", work / f"{number}.spec"
         root.mkdir(parents=True)
-        one.lay(root)
-        spec.write_text(one.spec(root))
+        package.lay(root)
+        spec.write_text(package.spec(root))
         specs.append(str(spec))
     defines = ["--define", f"_topdir {work}/build", "--define", f"_rpmdir {folder}"]
     _run(key, "rpmbuild", "-bb", "--quiet", *defines, *specs)
@@ -142,7 +142,7 @@ def _run(key: Key, *command: str) -> None:
 
 
 def _stream(name: str, parts: Iterable[Package]) -> str:
-    artifacts = "".join(f"    - {one.nevra}\n" for one in parts)
+    artifacts = "".join(f"    - {part.nevra}\n" for part in parts)
     return (
         f"---\ndocument: modulemd\nversion: 2\ndata:\n  name: nvidia-driver\n  stream: {name}\n  version: 20260101\n"
         "  context: 16e11d19\n  arch: x86_64\n  summary: none\n  description: none\n  license: {module: [MIT]}\n"

@@ -45,8 +45,8 @@ class Agent:
 
     def _listens(self) -> bool:
         """Its socket is there a moment before it listens."""
-        with socket.socket(socket.AF_UNIX) as one:
-            return one.connect_ex(str(self._place)) == 0
+        with socket.socket(socket.AF_UNIX) as connection:
+            return connection.connect_ex(str(self._place)) == 0
 
     def __exit__(self, *_: object) -> None:
         if self._process is not None:

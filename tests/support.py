@@ -317,7 +317,7 @@ def text() -> str:
         minors=table(*minors()),
         kubelets=table(*kubelets()),
         runs=table(*runs()),
-        production=next(n for n, one in branch_tables.branches().items() if one.status == "production"),
+        production=next(n for n, branch in branch_tables.branches().items() if branch.status == "production"),
         toolkit=default_version(),
     )
 

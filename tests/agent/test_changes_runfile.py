@@ -58,9 +58,9 @@ def mirror(tmp_path: Path) -> Iterator[str]:
 def test_a_driver_is_installed_by_the_file_that_was_sent(host: Host, tmp_path: Path) -> None:
     """With dkms where it is there; the file and what it unpacked are gone afterwards, and the probe knows the driver."""
     host.program("dkms", "")
-    one = change(tmp_path, INSTALLS)
+    install = change(tmp_path, INSTALLS)
     assert host.probe()["installed_run"] is None
-    messages = host.apply(one, payload=Path(one.archive or "").read_bytes())
+    messages = host.apply(install, payload=Path(install.archive or "").read_bytes())
     assert messages[-1]["ok"]
     assert messages[-2]["detail"] == {"built": True}
     ran, where = [call for call in host.calls() if call.startswith(("run ", "in "))]
@@ -73,8 +73,8 @@ def test_a_driver_is_installed_by_the_file_that_was_sent(host: Host, tmp_path: P
 
 def test_a_driver_is_installed_from_a_mirror(host: Host, tmp_path: Path, mirror: str) -> None:
     """The host fetches it; without dkms it is not told to use it."""
-    one = change(tmp_path, INSTALLS)
-    assert host.apply(replace(one, archive=None, url=f"{mirror}/NVIDIA.run"))[-1]["ok"]
+    install = change(tmp_path, INSTALLS)
+    assert host.apply(replace(install, archive=None, url=f"{mirror}/NVIDIA.run"))[-1]["ok"]
     assert host.calls()[0] == "run --silent --no-x-check --kernel-module-type=open"
     assert not list(host.path("/var/lib/gpunode/runs").rglob("payload-*"))
 
@@ -83,8 +83,8 @@ def test_a_mirror_that_has_another_file_is_named_before_it_runs(
     host: Host, tmp_path: Path, mirror: str
 ) -> None:
     """Nothing of it is run, and nothing is left."""
-    one = replace(change(tmp_path, INSTALLS), archive=None, url=f"{mirror}/NVIDIA.run", sha256="0" * 64)
-    failed = host.fail(one)
+    install = replace(change(tmp_path, INSTALLS), archive=None, url=f"{mirror}/NVIDIA.run", sha256="0" * 64)
+    failed = host.fail(install)
     assert failed["code"] == "checksum-mismatch"
     assert hashlib.sha256(INSTALLS.encode()).hexdigest() in failed["error"]
     assert host.calls() == []
@@ -98,8 +98,8 @@ def test_a_driver_stays_while_the_file_that_replaces_it_is_another(
     host.write("/var/lib/nvidia/log", "1.0-57012406 (570.124.06)\n")
     host.write("/usr/bin/nvidia-uninstall", "")
     host.program("nvidia-uninstall", UNINSTALLS)
-    one = replace(change(tmp_path, INSTALLS), archive=None, url=f"{mirror}/NVIDIA.run", sha256="0" * 64)
-    *_, failed, end = host.apply(UninstallDriver("570.124.06", "why"), one)
+    install = replace(change(tmp_path, INSTALLS), archive=None, url=f"{mirror}/NVIDIA.run", sha256="0" * 64)
+    *_, failed, end = host.apply(UninstallDriver("570.124.06", "why"), install)
     assert not end["ok"]
     assert (failed["n"], failed["code"]) == (1, "checksum-mismatch")
     assert host.probe()["installed_run"] == {"version": "570.124.06", "built": False}
@@ -107,9 +107,9 @@ def test_a_driver_stays_while_the_file_that_replaces_it_is_another(
 
 def test_a_mirror_without_the_file_is_named(host: Host, mirror: str) -> None:
     """404, and a server that is not there."""
-    one = InstallDriver(VERSION, "0" * 64, "open", "why", url=f"{mirror}/none.run")
-    assert "404" in host.fail(one)["error"]
-    failed = host.fail(replace(one, url="http://127.0.0.1:9/none.run"))
+    install_driver = InstallDriver(VERSION, "0" * 64, "open", "why", url=f"{mirror}/none.run")
+    assert "404" in host.fail(install_driver)["error"]
+    failed = host.fail(replace(install_driver, url="http://127.0.0.1:9/none.run"))
     assert failed["code"] == "download-failed"
     assert "http://127.0.0.1:9/none.run" in failed["error"]
 
@@ -119,9 +119,9 @@ def test_an_installer_gets_the_options_that_its_version_has(
     host: Host, tmp_path: Path, version: str, flavour: str, beside: bool, words: str
 ) -> None:
     """An unknown option makes it fail."""
-    one = change(tmp_path, INSTALLS.replace(VERSION, version))
-    one = replace(one, version=version, flavour=flavour, beside=beside)  # type: ignore[arg-type]
-    assert host.apply(one, payload=Path(one.archive or "").read_bytes())[-1]["ok"]
+    install = change(tmp_path, INSTALLS.replace(VERSION, version))
+    install = replace(install, version=version, flavour=flavour, beside=beside)  # type: ignore[arg-type]
+    assert host.apply(install, payload=Path(install.archive or "").read_bytes())[-1]["ok"]
     assert host.calls()[0] == f"run --silent --no-x-check {words}".strip()
 
 
@@ -130,8 +130,8 @@ def test_what_failed_is_read_from_the_log(
     host: Host, tmp_path: Path, code: str, log: str, status: int
 ) -> None:
     """Its status is 1 whatever it was, and 0 where it cancels."""
-    one = change(tmp_path, fails(log, status))
-    failed = host.fail(one, payload=Path(one.archive or "").read_bytes())
+    install = change(tmp_path, fails(log, status))
+    failed = host.fail(install, payload=Path(install.archive or "").read_bytes())
     assert failed["code"] == code
     assert failed["detail"][-1] == "all of it: /var/log/nvidia-installer.log"
     assert log in failed["detail"]
@@ -139,8 +139,8 @@ def test_what_failed_is_read_from_the_log(
 
 def test_an_installer_that_hangs_is_ended(host: Host, tmp_path: Path) -> None:
     """As a package manager is."""
-    one = change(tmp_path, "sleep 600")
-    *_, failed, end = host.ask(host.job(one, apt_silence=0.3), Path(one.archive or "").read_bytes())
+    install = change(tmp_path, "sleep 600")
+    *_, failed, end = host.ask(host.job(install, apt_silence=0.3), Path(install.archive or "").read_bytes())
     assert not end["ok"]
     assert failed["code"] == "packages-hang"
     assert failed["error"].startswith("NVIDIA's installer printed nothing")
@@ -151,8 +151,8 @@ def test_an_installer_that_writes_its_log_does_not_hang(host: Host, tmp_path: Pa
     """It prints nothing while it builds, for longer than the limit here."""
     builds = 'for n in 1 2 3 4 5 6 7 8 9; do echo "-> CC $n" >> "$GPUNODE_ROOT/var/log/nvidia-installer.log"; sleep 0.5; done'
     host.write("/var/log/nvidia-installer.log", "")
-    one = change(tmp_path, INSTALLS + builds)
-    *_, end = host.ask(host.job(one, apt_silence=3), Path(one.archive or "").read_bytes())
+    install = change(tmp_path, INSTALLS + builds)
+    *_, end = host.ask(host.job(install, apt_silence=3), Path(install.archive or "").read_bytes())
     assert end["ok"]
 
 

@@ -60,14 +60,14 @@ def repositories(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Repositor
     folder = tmp_path_factory.mktemp("rpms")
     key, other = Key.made(folder / "keys", "lab"), Key.made(folder / "keys", "other")
     drivers = {release: parts(release) for release in RELEASES}
-    newest = [one for one in drivers["580.95.05"] if "dkms" not in one.name] + [*drivers["580.178.04"]]
+    newest = [entry for entry in drivers["580.95.05"] if "dkms" not in entry.name] + [*drivers["580.178.04"]]
     streams = {
         "570-open": drivers["570.195.03"],
         "580-open": drivers["580.95.05"] + drivers["580.178.04"],
         "580-nvidia": newest,  # as NVIDIA's are: only the newest module of the branch
     }
-    rpms.build(folder / "driver", [one for release in drivers.values() for one in release], key, streams)
-    rpms.build(folder / "flat", [one for release in drivers.values() for one in release], key)
+    rpms.build(folder / "driver", [each for release in drivers.values() for each in release], key, streams)
+    rpms.build(folder / "flat", [package for release in drivers.values() for package in release], key)
     kernels = [
         Package("kernel-devel", v, ("Provides: installonlypkg(kernel)",), "x86_64") for v in ("5-1", "5-2")
     ]
@@ -243,17 +243,17 @@ def test_packages_and_metadata_are_checked_with_the_key_of_their_repository(
     rocky: Host, repositories: Repositories
 ) -> None:
     """NVIDIA signs its driver's packages, and its toolkit's metadata."""
-    one = Packages("why", install=(PackageSpec("dkms"),))
+    packages = Packages("why", install=(PackageSpec("dkms"),))
     place = repositories.folder / "base"
     repository(rocky, "base", place, "other.asc")
-    failed = rocky.fail(REFRESH, one)
+    failed = rocky.fail(REFRESH, packages)
     assert (failed["code"], "Public key for dkms" in failed["error"]) == ("repository-unsigned", True)
     rocky.path("/etc/yum.repos.d/base.repo").unlink()
     repository(rocky, "gpunode-toolkit", place, "other.asc", "repo_gpgcheck")
     assert rocky.fail(REFRESH)["code"] == "repository-unsigned"
     assert versions(rocky) == {}
     repository(rocky, "gpunode-toolkit", place, "key.asc", "repo_gpgcheck")
-    assert rocky.apply(REFRESH, one)[-1]["ok"]
+    assert rocky.apply(REFRESH, packages)[-1]["ok"]
 
 
 def test_a_repository_that_does_not_answer_stops_it_only_if_it_is_gpunodes(rocky: Host) -> None:
@@ -420,7 +420,7 @@ def planned(host: Host, wish: str) -> list[Packages]:
     seen = cases.facts("centos", facts)
     steps = pipeline.plan(wanted, seen, decide(wanted, seen, None)).steps
     return [
-        one for step in steps if step.step == "driver" for one in step.changes if isinstance(one, Packages)
+        each for step in steps if step.step == "driver" for each in step.changes if isinstance(each, Packages)
     ]
 
 
@@ -429,12 +429,12 @@ def test_full_versions_of_branches_in_the_names_go_in_back_and_over(
 ) -> None:
     """As CentOS 7 has them, from one repository with all: neither the newest of the branch nor an upgrade is taken."""
     releases = ("460.32.03", "460.106.00", "510.47.03", "510.108.03")
-    rpms.build(tmp_path / "rhel7", [one for release in releases for one in old(release)], repositories.key)
+    rpms.build(tmp_path / "rhel7", [each for release in releases for each in old(release)], repositories.key)
     repository(rocky, "gpunode-driver", tmp_path / "rhel7")
     assert rocky.apply(REFRESH)[-1]["ok"]
     for release in ("460.32.03", "460.106.00", "460.32.03", "510.47.03"):
         assert rocky.apply(*planned(rocky, release))[-1]["ok"]
-        expected = {one.name: one.version for one in old(release)}
+        expected = {entry.name: entry.version for entry in old(release)}
         assert versions(rocky) == expected
         upgrade(rocky)
         assert versions(rocky) == expected

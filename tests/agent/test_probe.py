@@ -85,7 +85,7 @@ def test_of_infiniband_functions_those_that_manage_nvswitches_are_reported(host:
             host.write(f"/sys/bus/pci/devices/{address}/vpd", vpd)
     host.write("/sys/module/ib_umad/refcnt", "0\n")
     seen = answers.parse_facts(host.probe())
-    assert [(one.address, one.vendor, one.driver) for one in seen.pci] == [
+    assert [(device.address, device.vendor, device.driver) for device in seen.pci] == [
         ("0000:05:00.0", "15b3", "mlx5_core")
     ]
     assert "ib_umad" in seen.modules

@@ -90,7 +90,7 @@ def test_only_the_standard_library_is_imported() -> None:
     imported = {(name, alias.name) for name, node in nodes(ast.Import) for alias in node.names}
     for name, node in nodes(ast.ImportFrom):
         own = bootstrap.sources().get(str(node.module)) == ""
-        imported |= {(name, f"{node.module}.{one.name}" if own else str(node.module)) for one in node.names}
+        imported |= {(name, f"{node.module}.{each.name}" if own else str(node.module)) for each in node.names}
     sent = {(name, module) for name, module in imported if module in bootstrap.sources()}
     known = sys.stdlib_module_names | {"_sha256", "_sha2"} - {"__future__"}  # of Python to 3.11, from 3.12 on
     assert sent
@@ -116,10 +116,10 @@ def test_annotations_are_those_that_python_3_6_evaluates() -> None:
 def test_no_newer_names_or_arguments_are_used() -> None:
     """What a syntax check cannot see."""
     arguments = [
-        (name, one.arg)
+        (name, keyword.arg)
         for name, node in nodes(ast.Call)
-        for one in node.keywords
-        if one.arg in NEWER_ARGUMENTS
+        for keyword in node.keywords
+        if keyword.arg in NEWER_ARGUMENTS
     ]
     names = [(name, node.attr) for name, node in nodes(ast.Attribute) if node.attr in NEWER_NAMES]
     assert arguments + names == []

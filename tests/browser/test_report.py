@@ -75,9 +75,9 @@ def tab(request: pytest.FixtureRequest, browser: Browser, report: Path) -> Itera
     said: list[str] = []
     tab = browser.new_page(color_scheme=request.param, viewport={"width": 1200, "height": 900})
 
-    def elsewhere(one: Request) -> None:
-        if one.url != report.as_uri():
-            said.append(one.url)
+    def elsewhere(each: Request) -> None:
+        if each.url != report.as_uri():
+            said.append(each.url)
 
     tab.on("console", lambda message: said.append(message.text))
     tab.on("pageerror", lambda error: said.append(str(error)))
@@ -119,8 +119,8 @@ def test_a_reader_finds_hosts_by_words_and_by_result(tab: Tab) -> None:
 
 def test_all_text_can_be_read(tab: Tab) -> None:
     """By day and by night, the filter's hint and every colour of a diff included."""
-    for one in tab.locator("details").all():
-        one.evaluate("one => one.open = true")
+    for each in tab.locator("details").all():
+        each.evaluate("one => one.open = true")
     found = tab.evaluate(CONTRASTS)
     assert len(found) > 10
     assert {name: value for name, value in found.items() if value < READABLE} == {}
@@ -130,16 +130,16 @@ def test_all_text_can_be_read(tab: Tab) -> None:
 def test_nothing_sticks_out_of_the_window(tab: Tab, width: int) -> None:
     """Whatever the length of a path."""
     tab.set_viewport_size({"width": width, "height": 700})
-    for one in tab.locator("details").all():
-        one.evaluate("one => one.open = true")
+    for each in tab.locator("details").all():
+        each.evaluate("one => one.open = true")
     assert tab.evaluate("() => document.documentElement.scrollWidth") <= width
 
 
 def test_a_phone_scrolls_down_alone(tab: Tab) -> None:
     """No table has a part that is only reached sideways."""
     tab.set_viewport_size({"width": 390, "height": 844})
-    for one in tab.locator("details").all():
-        one.evaluate("one => one.open = true")
+    for each in tab.locator("details").all():
+        each.evaluate("one => one.open = true")
     assert tab.locator(".wide").count() > 1
     wider = "() => [...document.querySelectorAll('.wide')].filter(one => one.scrollWidth > one.clientWidth).map(one => one.innerText)"
     assert tab.evaluate(wider) == []

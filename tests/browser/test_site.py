@@ -50,7 +50,7 @@ def tab(browser: Browser, site: str) -> Iterator[Tab]:
     wrong: list[str] = []
     tab = browser.new_page(viewport={"width": 400, "height": 800})
     tab.on("request", lambda one: wrong.append(one.url) if not one.url.startswith((site, "blob:")) else None)
-    tab.on("response", lambda one: wrong.append(one.url) if one.status >= 400 else None)
+    tab.on("response", lambda each: wrong.append(each.url) if each.status >= 400 else None)
     tab.on("pageerror", lambda error: wrong.append(str(error)))
     yield tab
     tab.close()

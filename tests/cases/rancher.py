@@ -22,7 +22,7 @@ NVIDIA = f"""
 
 def restarted(seen: Facts, unit: str) -> Facts:
     """The host after a start of this unit, where it is one of theirs."""
-    product = next((one for one in rancher.PRODUCTS.values() if unit in one.units), None)
+    product = next((each for each in rancher.PRODUCTS.values() if unit in each.units), None)
     if product is None:
         return seen
     path = f"{product.agent}/etc/containerd/config.toml"

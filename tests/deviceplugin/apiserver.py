@@ -48,12 +48,12 @@ class FakeApiServer:
     def _patch_status(self, path: str, given: Object) -> None:
         """As by a strategic patch: conditions by their type."""
         node = self.objects[path.removesuffix("/status")]
-        conditions = {one["type"]: one for one in node.setdefault("status", {}).get("conditions", [])}
-        for one in given["status"]["conditions"]:
-            if one.get("$patch") == "delete":
-                conditions.pop(one["type"], None)
+        conditions = {each["type"]: each for each in node.setdefault("status", {}).get("conditions", [])}
+        for condition in given["status"]["conditions"]:
+            if condition.get("$patch") == "delete":
+                conditions.pop(condition["type"], None)
             else:
-                conditions[one["type"]] = one
+                conditions[condition["type"]] = condition
         node["status"]["conditions"] = [*conditions.values()]
 
     def watch(self, path: str, seconds: int) -> Iterator[tuple[str, Object]]:

@@ -62,7 +62,7 @@ def note(api: FakeApiServer) -> str | None:
 
 def gpu_ready(api: FakeApiServer) -> tuple[str, str, str] | None:
     """Status, reason and message of the node's condition; the kubelet's stays beside it."""
-    conditions = {one["type"]: one for one in api.objects[NODE]["status"]["conditions"]}
+    conditions = {condition["type"]: condition for condition in api.objects[NODE]["status"]["conditions"]}
     assert conditions.pop("Ready") == KUBELETS
     own = conditions.get("GpuReady")
     return (own["status"], own["reason"], own["message"]) if own else None

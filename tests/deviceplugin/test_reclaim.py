@@ -348,7 +348,7 @@ def test_a_mig_device_is_not_given_while_its_gpu_is_held_as_a_whole(play, after)
             nvml.gpus[0].mig, nvml.gpus[1].mig = [Mig("MIG-1")], [Mig("MIG-2")]
             await kubelet.until(lambda: len(kubelet.devices(part)) == 2)
             assert sick(kubelet, part) == {"MIG-1"}
-            assert all(one.get("MIG-1") != "Healthy" for one in kubelet.plugins[part].lists)
+            assert all(each.get("MIG-1") != "Healthy" for each in kubelet.plugins[part].lists)
             lister.pods.remove(TRAIN)
             await kubelet.until(lambda: not sick(kubelet, part))
 
@@ -432,7 +432,7 @@ def test_it_is_reported_where_people_look(play, after, api, publisher, caplog) -
             event = api.events[0]
             assert event["type"] == "Warning"
             assert f"GPU-a) is reserved, whole or in part: {WHY}. It is free again when" in event["message"]
-            await api.until(lambda: [one["words"] for one in note().get("reserved", [])] == [WHY])  # type: ignore[attr-defined]
+            await api.until(lambda: [each["words"] for each in note().get("reserved", [])] == [WHY])  # type: ignore[attr-defined]
             assert note()["lost"] == []
             _, page = await get(port, "/metrics")
             labels = f'resource="{GPU}",gpu="GPU-a",why="{WHY}"'

@@ -58,16 +58,16 @@ def _build(minor: str, folder: Path) -> None:
         env["GOFLAGS"] = "-mod=vendor -buildvcs=false"
         run(["go", "build", "-o", generator, "k8s.io/kube-openapi/cmd/openapi-gen"], work, env)
         tagged = run(["grep", "-rlE", "^// \\+k8s:openapi-gen=", "--include=*.go", "k8s.io"], cwd=vendored)
-        packages = ",".join(sorted({str(Path(one).parent) for one in tagged.splitlines()}))
+        packages = ",".join(sorted({str(Path(line).parent) for line in tagged.splitlines()}))
         (Path(name) / "src").symlink_to(vendored)
         (vendored / MODELS).chmod(0o755)
         old = {**os.environ, "GO111MODULE": "off", "GOPATH": name, "GOFLAGS": ""}
         to: list[str | Path] = ["-i", packages, "-p", MODELS, "-O", "zz_generated.openapi", "-o", vendored]
         run([generator, *to, "-h", "/dev/null", "-r", "/dev/null"], vendored, old)
         # `--version`, the API server and its aggregator each read another of these.
-        stamps = (f"k8s.io/{one}/version" for one in ("component-base", "kubernetes/pkg", "client-go/pkg"))
+        stamps = (f"k8s.io/{each}/version" for each in ("component-base", "kubernetes/pkg", "client-go/pkg"))
         values = {"gitVersion": f"v{OLD[minor]}", "gitMajor": "1", "gitMinor": minor[2:]}
-        flags = " ".join(f"-X {one}.{key}={value}" for one in stamps for key, value in values.items())
+        flags = " ".join(f"-X {stamp}.{key}={value}" for stamp in stamps for key, value in values.items())
         linked = ["-trimpath", "-ldflags", f"-checklinkname=0 -s -w {flags}", "-o", f"{folder}/"]
         run(["go", "build", *linked, *_commands(minor)], work, env)
 
@@ -145,6 +145,6 @@ def _kubeconfig(folder: Path, address: str, certificate: str) -> str:
 
 
 def _port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        return int(server.getsockname()[1])

@@ -58,15 +58,15 @@ def lay(minor: str, work: Path) -> None:
             (kubelet / package / name).symlink_to(source / "pkg/kubelet" / package / name)
     if minor == "1.8":
         (kubelet / "cm/resources.go").write_text(_resources(source))
-    for one in STAGING:
-        _link(source / "staging/src/k8s.io" / one, work / "k8s.io" / one, besides=[])
+    for module in STAGING:
+        _link(source / "staging/src/k8s.io" / module, work / "k8s.io" / module, besides=[])
     for ours in (COMMON, part):
         shutil.copytree(ours, work, dirs_exist_ok=True)
     with (work / "go.mod").open("a") as file:
-        for one in (MODULE, *(f"k8s.io/{one}" for one in STAGING)):
-            (work / one / "go.mod").write_text(f"module {one}\n")
-            file.write(f"replace {one} => ./{one}\n")
-        file.writelines(f"require k8s.io/{one} v0.0.0\n" for one in STAGING)
+        for module in (MODULE, *(f"k8s.io/{each}" for each in STAGING)):
+            (work / module / "go.mod").write_text(f"module {module}\n")
+            file.write(f"replace {module} => ./{module}\n")
+        file.writelines(f"require k8s.io/{each} v0.0.0\n" for each in STAGING)
 
 
 def _resources(source: Path) -> str:
@@ -75,7 +75,7 @@ def _resources(source: Path) -> str:
     head, begin, rest = file.partition("func (cm *containerManagerImpl) GetResources(")
     body, end, _ = rest.partition("\n}\n")
     used = ("github.com/golang/glog", "k8s.io/api/core/v1", "k8s.io/kubernetes/pkg/kubelet/container")
-    imports = [line for line in head.splitlines() if line.endswith(tuple(f'"{one}"' for one in used))]
+    imports = [line for line in head.splitlines() if line.endswith(tuple(f'"{module}"' for module in used))]
     return "\n".join(["package cm", "import (", *imports, ")", begin + body + end])
 
 

@@ -47,7 +47,7 @@ def load_image(lab: Lab, node: str) -> None:
     made = docker(lab.slot, "create", lab.table["images"]["base"])
     try:
         docker(lab.slot, "cp", program, f"{made}:/usr/bin/")
-        docker(lab.slot, "commit", *(f"--change={one}" for one in _IMAGE), made, container["image"])
+        docker(lab.slot, "commit", *(f"--change={each}" for each in _IMAGE), made, container["image"])
     finally:
         docker(lab.slot, "rm", made)
     with tempfile.NamedTemporaryFile() as archive:
@@ -81,9 +81,9 @@ def deploy(lab: Lab, node: str, config: str) -> None:
 def remove(lab: Lab) -> None:
     """As `kubectl delete` would, of both; returns when its pod is gone."""
     for kind in (DAEMONSETS, CONFIG_MAPS):
-        for one in lab.request("GET", kind)["items"]:
-            if one["metadata"]["name"] in (CONFIG, "nvidia-device-plugin-daemonset"):
-                lab.request("DELETE", f"{kind}/{one['metadata']['name']}")
+        for item in lab.request("GET", kind)["items"]:
+            if item["metadata"]["name"] in (CONFIG, "nvidia-device-plugin-daemonset"):
+                lab.request("DELETE", f"{kind}/{item['metadata']['name']}")
     wait("NVIDIA's plugin to be gone", lambda: not pods(lab), 60)
 
 
@@ -95,8 +95,8 @@ def pods(lab: Lab) -> list[dict[str, Any]]:
 def log(lab: Lab) -> str:
     """What its pod has said; "" while there is none that runs."""
     running = [
-        one["metadata"]["name"]
-        for one in pods(lab)
-        if one["status"]["phase"] == "Running" and "deletionTimestamp" not in one["metadata"]
+        pod["metadata"]["name"]
+        for pod in pods(lab)
+        if pod["status"]["phase"] == "Running" and "deletionTimestamp" not in pod["metadata"]
     ]
     return str(lab.request("GET", f"{PODS}/{running[0]}/log")) if running else ""

@@ -144,7 +144,7 @@ class Pods:
 
         def said() -> bool:
             conditions = self.get(name)["status"].get("conditions", [])
-            found[:] = [one["message"] for one in conditions if one.get("reason") == "Unschedulable"]
+            found[:] = [line["message"] for line in conditions if line.get("reason") == "Unschedulable"]
             return bool(found)
 
         wait(f"{name} to be unschedulable", said, 120)

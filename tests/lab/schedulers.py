@@ -42,9 +42,9 @@ sys.exit(share.main())
 
 def port() -> int:
     """A free one."""
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
+    with socket.socket() as connection:
+        connection.bind(("127.0.0.1", 0))
+        return int(connection.getsockname()[1])
 
 
 class Master:
@@ -71,11 +71,11 @@ class Master:
         }
 
     def make(self, changes: tuple[Change, ...]) -> None:
-        for one in changes:
-            if isinstance(one, WriteFile):
-                self._write(one.path, one.content)
-            elif isinstance(one, RemoveFile):
-                self._path(one.path).unlink()
+        for change in changes:
+            if isinstance(change, WriteFile):
+                self._write(change.path, change.content)
+            elif isinstance(change, RemoveFile):
+                self._path(change.path).unlink()
 
     @contextmanager
     def scheduler(self, program: Path) -> Iterator[Path]:

@@ -83,7 +83,7 @@ def _write(path: str, text: str) -> str:
 
 def _started(told: str) -> Started:
     words, _, environment = told.partition("\1")
-    variables = dict(one.split("=", 1) for one in environment.split("\0") if "=" in one)
+    variables = dict(part.split("=", 1) for part in environment.split("\0") if "=" in part)
     return Started(
         tuple(words.split("\0")[:-1]),
         {name: value for name, value in variables.items() if name not in NOISE},

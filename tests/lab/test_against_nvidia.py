@@ -102,7 +102,7 @@ class Pair:
         common = {**(OFF if off else {}), "DRIVER_ROOT_CTR_PATH": "/", "PYTHONPATH": str(CHECKOUT), **env}
 
         async def both() -> tuple[T, T]:
-            asked = [one.ask(question, resources, config, common) for one in (self.nvidia, self.gpunode)]
+            asked = [each.ask(question, resources, config, common) for each in (self.nvidia, self.gpunode)]
             theirs, ours = await asyncio.gather(*asked)
             return theirs, ours
 
@@ -153,7 +153,7 @@ async def everything(kubelet: FakeKubelet) -> dict[str, Any]:
         ids = sorted(devices)
         found[name] = {
             "registered": (request.version, request.endpoint, str(request.options)),
-            "devices": {one: (devices[one], numa[one]) for one in ids},
+            "devices": {plugin: (devices[plugin], numa[plugin]) for plugin in ids},
             "given": {
                 asked: await given(kubelet, *asked, resource=name)
                 for asked in {(ids[0],), (ids[-1],), tuple(ids[:2]), tuple(ids), ("GPU-unknown",)}
@@ -170,13 +170,13 @@ async def given(kubelet: FakeKubelet, *ids: str, resource: str = GPU) -> dict[st
         return "refused"
     return {
         "envs": {name: sorted(value.split(",")) for name, value in answer.envs.items()},
-        "mounts": {(one.container_path, one.host_path, one.read_only) for one in answer.mounts},
-        "devices": {(one.container_path, one.host_path, one.permissions) for one in answer.devices},
+        "mounts": {(mount.container_path, mount.host_path, mount.read_only) for mount in answer.mounts},
+        "devices": {(each.container_path, each.host_path, each.permissions) for each in answer.devices},
         # each plugin has a key of its own behind the prefix, as the format wants it
         "annotations": [
             (key.partition("/")[0], sorted(value.split(","))) for key, value in answer.annotations.items()
         ],
-        "cdi": sorted(one.name for one in answer.cdi_devices),
+        "cdi": sorted(device.name for device in answer.cdi_devices),
     }
 
 
@@ -244,13 +244,13 @@ def test_a_file_that_says_little_is_taken(machines, config):
 def test_cdi_names_and_gives_the_same_devices(machines, machine, resources, env):
     """Under the same names in the same file; each device has the same nodes, and each container the same mounts."""
     pair = machines(machine)
-    for one in (pair.nvidia, pair.gpunode):
-        one.within.run("rm", "-f", SPEC)  # this plugin keeps in it what containers may have from before
+    for plugin in (pair.nvidia, pair.gpunode):
+        plugin.within.run("rm", "-f", SPEC)  # this plugin keeps in it what containers may have from before
     pair.gpunode.within.run(
         str(builds.go(builds.TOOLKIT) / "nvidia-ctk"), "cdi", "generate", f"--output={TOOLKIT}"
     )
     pair.same(*resources, **env)
-    theirs, ours = (json.loads(one.within.run("cat", SPEC)) for one in (pair.nvidia, pair.gpunode))
+    theirs, ours = (json.loads(each.within.run("cat", SPEC)) for each in (pair.nvidia, pair.gpunode))
     assert ours["kind"] == theirs["kind"]
     assert nodes(ours) == nodes(theirs)
     for part in ("deviceNodes", "mounts", "env"):
@@ -258,12 +258,12 @@ def test_cdi_names_and_gives_the_same_devices(machines, machine, resources, env)
 
 
 def nodes(specification: dict[str, Any]) -> dict[str, set[str]]:
-    return {one["name"]: listed(one, "deviceNodes") for one in specification["devices"]}
+    return {device["name"]: listed(device, "deviceNodes") for device in specification["devices"]}
 
 
 def listed(holder: dict[str, Any], part: str) -> set[str]:
     """A part of some edits, in any order."""
-    return {json.dumps(one, sort_keys=True) for one in holder["containerEdits"].get(part, ())}
+    return {json.dumps(plugin, sort_keys=True) for plugin in holder["containerEdits"].get(part, ())}
 
 
 def test_whole_gpus_are_preferred_that_are_wired_together(machines):
@@ -271,7 +271,7 @@ def test_whole_gpus_are_preferred_that_are_wired_together(machines):
 
     async def preferred(kubelet: FakeKubelet) -> list[set[str]]:
         by_index = {
-            (await kubelet.allocate(one)).envs["NVIDIA_VISIBLE_DEVICES"]: one for one in kubelet.devices()
+            (await kubelet.allocate(each)).envs["NVIDIA_VISIBLE_DEVICES"]: each for each in kubelet.devices()
         }
         gpus = [by_index[str(number)] for number in range(4)]
         asked = [
@@ -282,9 +282,9 @@ def test_whole_gpus_are_preferred_that_are_wired_together(machines):
             (gpus, gpus[:2], 3),
             (gpus, [], 4),
         ]
-        found = [set(await kubelet.prefer(*one)) for one in asked]
+        found = [set(await kubelet.prefer(*plugin)) for plugin in asked]
         assert found[:2] == [set(gpus[:2]), set(gpus[2:])]
-        return [one & set(gpus[:2]) if len(one) == 3 else one for one in found]  # the third may be either
+        return [each & set(gpus[:2]) if len(each) == 3 else each for each in found]  # the third may be either
 
     theirs, ours = machines("pairs").ask(preferred, GPU, DEVICE_ID_STRATEGY="index")
     assert ours == theirs
@@ -295,10 +295,10 @@ def test_shares_are_preferred_of_the_gpus_that_have_most_left(machines):
 
     async def preferred(kubelet: FakeKubelet) -> list[Any]:
         ids = sorted(kubelet.devices())
-        gpus = sorted({one.partition("::")[0] for one in ids})
-        some = [one for one in ids if one not in ids[:6]]  # the first has four left
+        gpus = sorted({text.partition("::")[0] for text in ids})
+        some = [plugin for plugin in ids if plugin not in ids[:6]]  # the first has four left
         counts = [
-            Counter(one.partition("::")[0] for one in await kubelet.prefer(available, must, size))
+            Counter(text.partition("::")[0] for text in await kubelet.prefer(available, must, size))
             for available, must, size in ((ids, [], 4), (some, [], 3), (some, ids[6:7], 4), (some, [], 18))
         ]
         return [sorted(counts[0].values()), counts[1], counts[2], counts[3][gpus[0]]]
@@ -314,8 +314,8 @@ def test_mig_devices_that_strategy_single_cannot_offer_end_both(machines, machin
     """MIG on for some GPUs only; on without a MIG device; devices of several profiles."""
     pair = machines(machine)
     env = {**OFF, "MIG_STRATEGY": "single", "PYTHONPATH": str(CHECKOUT)}
-    for one in (pair.nvidia, pair.gpunode):
-        assert one.within.start(one.program, one.folder / "log", env).wait(10) == 1
+    for plugin in (pair.nvidia, pair.gpunode):
+        assert plugin.within.start(plugin.program, plugin.folder / "log", env).wait(10) == 1
 
 
 def test_more_shares_than_one_are_refused_in_the_same_words(machines):
@@ -335,16 +335,16 @@ def after_xids(pair: Pair, *xids: str, last: str, **env: str) -> tuple[set[str],
 
     async def sick(kubelet: FakeKubelet) -> set[str]:
         within = next(
-            one.within for one in (pair.nvidia, pair.gpunode) if one.folder == kubelet.directory.parent
+            each.within for each in (pair.nvidia, pair.gpunode) if each.folder == kubelet.directory.parent
         )
         indexes = {
-            one: (await kubelet.allocate(one)).envs["NVIDIA_VISIBLE_DEVICES"] for one in kubelet.devices()
+            each: (await kubelet.allocate(each)).envs["NVIDIA_VISIBLE_DEVICES"] for each in kubelet.devices()
         }
         for gpu, xid in enumerate(xids):
             within.run("lab-gpu", "xid", str(gpu), xid)
 
         def unhealthy() -> set[str]:
-            return {indexes[one] for one, health in kubelet.devices().items() if health == "Unhealthy"}
+            return {indexes[plugin] for plugin, health in kubelet.devices().items() if health == "Unhealthy"}
 
         await kubelet.until(lambda: last in unhealthy(), 10)
         return unhealthy()

@@ -53,7 +53,7 @@ FULL = PluginPublish(events=True, annotation=True, metrics=True)
 SPEC = Spec(NS, IMAGE, PluginConfig("version: v1"), FULL)
 LATER = Spec(NS, NEXT)
 UUIDS = ("GPU-1", "GPU-2")
-MADE = {one["kind"] for one in all_objects(NS)} - {"Namespace"}
+MADE = {item["kind"] for item in all_objects(NS)} - {"Namespace"}
 POLICIES = ("ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding")
 MERGE = "application/merge-patch+json"
 
@@ -123,7 +123,7 @@ class Cluster:
         self.ask("PATCH", f"/api/v1/nodes/{name}/status", {"status": status}, MERGE)
 
     def node(self, name: str) -> nodes.Node:
-        return next(one for one in nodes.fetch(self.api) if one.name == name)
+        return next(entry for entry in nodes.fetch(self.api) if entry.name == name)
 
     def _acts(self) -> None:
         while not self._ended.wait(0.1):
@@ -137,8 +137,8 @@ class Cluster:
         """Ends deletions in the foreground."""
         for kind in filter(self.api.served.has, MADE):
             of = self.api.served.kind(kind)
-            for one in self.ask("GET", f"{of.path()}?labelSelector={OURS}%3Dgpunode")["items"]:
-                meta = one["metadata"]
+            for item in self.ask("GET", f"{of.path()}?labelSelector={OURS}%3Dgpunode")["items"]:
+                meta = item["metadata"]
                 if "deletionTimestamp" in meta:
                     for pod in self.ask("GET", f"/api/v1/namespaces/{NS}/pods")["items"]:
                         if meta["uid"] in [
@@ -149,14 +149,14 @@ class Cluster:
                     self.ask("PATCH", where, {"metadata": {"finalizers": None}}, MERGE)
 
     def _daemonsets(self) -> None:
-        for one in self.ask("GET", self.api.served.kind("DaemonSet").path())["items"]:
-            if one["metadata"]["name"] == NAME and "deletionTimestamp" not in one["metadata"]:
-                self._place(one)
+        for item in self.ask("GET", self.api.served.kind("DaemonSet").path())["items"]:
+            if item["metadata"]["name"] == NAME and "deletionTimestamp" not in item["metadata"]:
+                self._place(item)
 
     def _namespaces(self) -> None:
-        for one in self.ask("GET", "/api/v1/namespaces")["items"]:
-            if "deletionTimestamp" in one["metadata"]:
-                where = f"/api/v1/namespaces/{one['metadata']['name']}"
+        for item in self.ask("GET", "/api/v1/namespaces")["items"]:
+            if "deletionTimestamp" in item["metadata"]:
+                where = f"/api/v1/namespaces/{item['metadata']['name']}"
                 now = self.ask("PATCH", where, {"metadata": {"finalizers": None}}, MERGE)
                 self.ask("PUT", f"{where}/finalize", {**now, "spec": {"finalizers": []}})
 
@@ -167,7 +167,7 @@ class Cluster:
         where = f"/api/v1/namespaces/{meta['namespace']}/pods"
         for node in self.ask("GET", f"/api/v1/nodes?labelSelector={GPU_LABEL}%3Dtrue")["items"]:
             name = f"{meta['name']}-{node['metadata']['name']}"
-            pods = {one["metadata"]["name"]: one for one in self.ask("GET", where)["items"]}
+            pods = {item["metadata"]["name"]: item for item in self.ask("GET", where)["items"]}
             if name in pods and pods[name]["metadata"]["labels"].get(POD_GENERATION) != generation:
                 self._end(pods.pop(name))
             if name not in pods:
@@ -260,23 +260,23 @@ def plugged(cluster: Cluster, spec: Spec = SPEC) -> Iterator[plugin.Rollout]:
 
 
 def actions(differences: tuple[Difference, ...]) -> set[str]:
-    return {one.action for one in differences}
+    return {difference.action for difference in differences}
 
 
-def signed(one: Difference) -> list[str]:
+def signed(difference: Difference) -> list[str]:
     """The lines that change, without their surroundings, which are not the same in each release."""
-    return [line for line in one.lines if line[0] in "+-"]
+    return [line for line in difference.lines if line[0] in "+-"]
 
 
 def versions(cluster: Cluster) -> dict[str, str]:
     """Each of the plugin's objects and its resourceVersion; DaemonSets by their generation, as nobody writes a status."""
-    every = [cluster.api.served.fit(one) for one in SPEC.manifests]
+    every = [cluster.api.served.fit(manifest) for manifest in SPEC.manifests]
     found = {}
-    for one in every:
-        if one is not None:
-            meta = one["metadata"]
-            live = cluster.api.get(one["kind"], meta["name"], meta.get("namespace"))
-            found[title(one)] = live["metadata"]["resourceVersion"] if live else ""
+    for item in every:
+        if item is not None:
+            meta = item["metadata"]
+            live = cluster.api.get(item["kind"], meta["name"], meta.get("namespace"))
+            found[title(item)] = live["metadata"]["resourceVersion"] if live else ""
     return found
 
 
@@ -326,7 +326,7 @@ def test_a_dra_driver_owns_the_gpus_that_its_resource_slices_list(cluster: Clust
 
 def test_the_plugin_is_planned_deployed_and_removed(cluster: Cluster) -> None:
     """Planned without a write; deployed; then nothing is to change, and nothing is written; then nothing is left."""
-    before = [one["metadata"]["name"] for one in cluster.ask("GET", "/api/v1/namespaces")["items"]]
+    before = [item["metadata"]["name"] for item in cluster.ask("GET", "/api/v1/namespaces")["items"]]
     assert actions(plugin.plan(cluster.api, SPEC)) == {"created"}
     assert not any(versions(cluster).values())
     with plugged(cluster) as rollout:
@@ -343,7 +343,7 @@ def test_the_plugin_is_planned_deployed_and_removed(cluster: Cluster) -> None:
         assert "Namespace gpunode" in removed
         assert removed[-1] == f"Node a label {GPU_LABEL}"
     assert not any(versions(cluster).values())
-    assert [one["metadata"]["name"] for one in cluster.ask("GET", "/api/v1/namespaces")["items"]] == before
+    assert [item["metadata"]["name"] for item in cluster.ask("GET", "/api/v1/namespaces")["items"]] == before
     live = cluster.ask("GET", "/api/v1/nodes/a")["metadata"]
     assert not notes.read({"metadata": live})
     assert GPU_LABEL not in live["labels"]
@@ -368,13 +368,13 @@ def test_what_others_edit_is_shown_with_its_field_and_set_back(cluster: Cluster)
         strategic = "application/strategic-merge-patch+json"
         cluster.ask("PATCH", f"{where}?fieldManager=kubectl", edit, strategic)
         cluster.edit("DaemonSet", NAME, {"metadata": {"labels": {"team": "theirs"}}}, NS)
-        (would,) = [one for one in plugin.plan(cluster.api, SPEC) if one.action != "same"]
+        (would,) = [change for change in plugin.plan(cluster.api, SPEC) if change.action != "same"]
         assert (would.what, would.action) == (f"DaemonSet {NS}/{NAME}", "changed")
         assert signed(would) == ["-        image: evil:1", f"+        image: {IMAGE.reference}"]
         (claim,) = would.claims
         assert claim.field == '.spec.template.spec.containers[name="device-plugin"].image'
         assert claim.manager == ("kubectl" if cluster.applies else "")
-        (done,) = [one for one in apply.apply(cluster.api, SPEC.manifests) if one.action != "same"]
+        (done,) = [change for change in apply.apply(cluster.api, SPEC.manifests) if change.action != "same"]
         assert signed(done) == signed(would)
         live = cluster.ask("GET", where)
         assert live["metadata"]["labels"]["team"] == "theirs"
@@ -384,18 +384,18 @@ def test_what_others_edit_is_shown_with_its_field_and_set_back(cluster: Cluster)
 def test_another_version_is_shown_as_its_lines_and_what_it_lacks_goes(cluster: Cluster) -> None:
     """Image, configuration, rights, ports: the same lines in each release."""
     with plugged(cluster):
-        would = {one.what: one for one in plugin.plan(cluster.api, LATER) if one.action != "same"}
+        would = {change.what: change for change in plugin.plan(cluster.api, LATER) if change.action != "same"}
         done = apply.apply(cluster.api, LATER.manifests)
         gone = apply.prune(cluster.api, LATER.manifests, all_objects(NS))
-        shown = {one.what: one for one in (*done, *gone) if one.action != "same"}
-        assert {what: signed(one) for what, one in shown.items()} == {
-            what: signed(one) for what, one in would.items()
+        shown = {change.what: change for change in (*done, *gone) if change.action != "same"}
+        assert {what: signed(value) for what, value in shown.items()} == {
+            what: signed(value) for what, value in would.items()
         }
-        assert {what for what, one in would.items() if one.action == "removed"} == {
+        assert {what for what, value in would.items() if value.action == "removed"} == {
             f"ConfigMap {NS}/{NAME}",
             f"ClusterRole {NAME}",
             f"ClusterRoleBinding {NAME}",
-            *(f"{one} {NAME}" for one in POLICIES if cluster.api.served.has(one)),
+            *(f"{policy} {NAME}" for policy in POLICIES if cluster.api.served.has(policy)),
         }
         lines = signed(would[f"DaemonSet {NS}/{NAME}"])
         assert [line.strip("+- ") for line in lines if line[0] == "+"] == [
@@ -408,7 +408,7 @@ def test_another_version_is_shown_as_its_lines_and_what_it_lacks_goes(cluster: C
         assert live is not None
         spec = live["spec"]["template"]["spec"]
         assert not spec["containers"][0].get("ports")
-        assert [one["name"] for one in spec["volumes"]] == ["device-plugins", "pod-resources"]
+        assert [volume["name"] for volume in spec["volumes"]] == ["device-plugins", "pod-resources"]
 
 
 def test_labels_of_several_writers_stay_apart(cluster: Cluster) -> None:
@@ -486,7 +486,7 @@ def test_a_node_is_verified_up_to_a_finished_pod(cluster: Cluster) -> None:
             cluster.api, [Target("a", UUIDS)], namespace=NS, image=IMAGE, seconds=15, notify=lambda _: None
         )
         chain = (judge_node(node), judge_plugin(state, ""), judge_offer(node, 2, None), judge_pod(result))
-        assert [(one.layer, one.status) for one in chain] == [
+        assert [(link.layer, link.status) for link in chain] == [
             (layer, "ok") for layer in ("node", "plugin", "capacity", "pod")
         ], chain
         assert sorted(cluster.given.values()) == list(UUIDS)
@@ -508,8 +508,8 @@ def test_a_budget_stands_in_an_evictions_way(cluster: Cluster) -> None:
     cluster.ask("POST", budgets.path("default"), {**body, "spec": budget})
 
     def away(seconds: float) -> tuple[drain.Work, ...]:
-        def job(one: drain.Work) -> bool:
-            return one.name == "default/job"
+        def job(pod: drain.Work) -> bool:
+            return pod.name == "default/job"
 
         return drain.wait(cluster.api, "a", job, evict=True, seconds=seconds, notify=lambda _: None)
 

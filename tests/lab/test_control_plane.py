@@ -58,7 +58,7 @@ def containers(lab: Lab) -> set[str]:
         found = [container(lab, part) for part in cluster.PARTS]
     except (OSError, http.client.HTTPException, KeyError):  # the latter: a pod without a status yet
         return set()
-    return {one["containerID"] for one in found if one["ready"]}
+    return {status["containerID"] for status in found if status["ready"]}
 
 
 def all_ready(lab: Lab, besides: Collection[str] = ()) -> bool:

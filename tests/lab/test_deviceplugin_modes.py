@@ -44,7 +44,7 @@ def provisioned(lab: Lab, gpunode: Callable[..., Ran]) -> Iterator[None]:
         "metadata": {"name": "lab-runc"},
         "handler": "runc",
     }
-    if "lab-runc" not in {one["metadata"]["name"] for one in lab.request("GET", classes)["items"]}:
+    if "lab-runc" not in {item["metadata"]["name"] for item in lab.request("GET", classes)["items"]}:
         lab.request("POST", classes, runc)
     yield
     lab.request("DELETE", f"{classes}/lab-runc")
@@ -138,8 +138,8 @@ def all_offered(lab: Lab) -> None:
 
 def plugin_log(lab: Lab, node: str) -> str:
     query = urlencode({"labelSelector": PLUGIN, "fieldSelector": f"spec.nodeName={node}"})
-    found = [one["metadata"] for one in lab.request("GET", f"/api/v1/pods?{query}")["items"]]
-    (pod,) = [one for one in found if "deletionTimestamp" not in one]
+    found = [item["metadata"] for item in lab.request("GET", f"/api/v1/pods?{query}")["items"]]
+    (pod,) = [view for view in found if "deletionTimestamp" not in view]
     return str(lab.request("GET", f"/api/v1/namespaces/{pod['namespace']}/pods/{pod['name']}/log"))
 
 
@@ -170,10 +170,10 @@ def gpu_nodes(node: Node, *wanted: str) -> tuple[str, ...]:
 def one_gpu_each(made: Pods, node: Node, *names: str) -> None:
     """Each pod sees the device node of one GPU and can use that one; no two the same."""
     seen = made.seen(*names)
-    assert [len(one.uuids) for one in seen] == [1] * len(names), seen
-    assert len({one.uuids for one in seen}) == len(names), seen
-    for one in seen:
-        assert one.nodes == gpu_nodes(node, *one.uuids), one
+    assert [len(each.uuids) for each in seen] == [1] * len(names), seen
+    assert len({each.uuids for each in seen}) == len(names), seen
+    for view in seen:
+        assert view.nodes == gpu_nodes(node, *view.uuids), view
 
 
 def test_by_environment_variable_each_pod_sees_its_own_gpu(lab: Lab, deploy: Deploy, made: Pods) -> None:
@@ -201,7 +201,7 @@ def test_by_cdi_the_runtime_alone_gives_each_pod_its_gpu(lab: Lab, by_cdi: Node,
     one_gpu_each(made, by_cdi, greedy, *plain)
     # The specification's variables come after the pod's own.
     assert made.seen(greedy)[0].env["NVIDIA_VISIBLE_DEVICES"] == "void"
-    assert all("/dev/nvidia-fs0" in one.control for one in made.seen(greedy, *plain))
+    assert all("/dev/nvidia-fs0" in view.control for view in made.seen(greedy, *plain))
 
 
 def test_a_full_cdi_directory_keeps_pods_waiting_and_says_why(lab: Lab, by_cdi: Node, made: Pods) -> None:
@@ -241,14 +241,14 @@ def test_by_volume_mounts_each_pod_sees_its_own_gpu(lab: Lab, deploy: Deploy, ma
     all_offered(lab)
     try:
         for name in GPUS:
-            lab.node(name).exec(["nvidia-ctk", "config", "--in-place", *(f"--set={one}" for one in strict)])
+            lab.node(name).exec(["nvidia-ctk", "config", "--in-place", *(f"--set={view}" for view in strict)])
         for name in GPUS:
             env = {"NVIDIA_VISIBLE_DEVICES": "all"}
             names = [made.make(f"{name}-{n}", name, env=env) for n in range(2)]
             one_gpu_each(made, lab.node(name), *names)
     finally:
         for name in GPUS:
-            lab.node(name).exec(["nvidia-ctk", "config", "--in-place", *(f"--set={one}" for one in usual)])
+            lab.node(name).exec(["nvidia-ctk", "config", "--in-place", *(f"--set={view}" for view in usual)])
 
 
 @pytest.fixture
@@ -299,7 +299,7 @@ def test_time_slicing_as_documented(lab: Lab, deploy: Deploy, made: Pods) -> Non
     for name, number in GPUS.items():
         offered(lab, name, number * 10)
     seen = made.seen(*(made.make(f"share-{n}", "legacy") for n in range(4)))
-    assert Counter(one.uuids for one in seen) == {(uuid,): 2 for uuid in uuids(lab.node("legacy"))}
+    assert Counter(view.uuids for view in seen) == {(uuid,): 2 for uuid in uuids(lab.node("legacy"))}
 
 
 def test_vectoradd_shows_every_shared_gpu_with_one_pod_more(
@@ -340,7 +340,7 @@ def test_renamed_shares_one_at_a_time(lab: Lab, deploy: Deploy, made: Pods) -> N
         offered(lab, name, number * 3, resource)
         offered(lab, name, 0)
     seen = made.seen(*(made.make(f"share-{n}", "modern", resource=resource) for n in range(3)))
-    assert len({one.uuids for one in seen}) == 1
+    assert len({view.uuids for view in seen}) == 1
     for name in GPUS:
         refusal = made.refusal(made.make(f"two-{name}", name, 2, resource))
         assert "maximum request size for shared resources is 1; found 2" in refusal
@@ -385,11 +385,11 @@ def test_mig_mixed_names_each_profile(
     names = [made.make("large", "modern", resource=large, **RUNC)]
     names += [made.make(f"small-{n}", "modern", resource=small, **RUNC) for n in range(2)]
     seen = made.seen(*names)
-    assert {one.uuids for one in seen} == {(part,) for part in parts}
+    assert {each.uuids for each in seen} == {(part,) for part in parts}
     assert seen[0].uuids == (parts[0],)
-    for one in seen:  # its GPU's node, and the two that open its GPU instance and its compute instance
-        assert [node for node in one.nodes if "caps" not in node] == ["/dev/nvidia1"]
-        assert len(one.nodes) == 3
+    for view in seen:  # its GPU's node, and the two that open its GPU instance and its compute instance
+        assert [node for node in view.nodes if "caps" not in node] == ["/dev/nvidia1"]
+        assert len(view.nodes) == 3
     made.seen(made.make("legacy", "legacy"))  # a kubelet without CDI goes by the variable
 
 

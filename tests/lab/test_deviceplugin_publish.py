@@ -125,7 +125,7 @@ def events(lab: Lab, name: str, reason: str) -> list[dict[str, Any]]:
         f"involvedObject.kind=Node,involvedObject.name={name},involvedObject.uid={name},reason={reason}"
     )
     found = lab.request("GET", f"/api/v1/namespaces/default/events?{urlencode({'fieldSelector': selector})}")
-    return [one for one in found["items"] if one["source"]["component"] == "gpunode-device-plugin"]
+    return [item for item in found["items"] if item["source"]["component"] == "gpunode-device-plugin"]
 
 
 def note(lab: Lab, name: str) -> dict[str, Any]:
@@ -135,13 +135,13 @@ def note(lab: Lab, name: str) -> dict[str, Any]:
 
 def units(lab: Lab, name: str) -> dict[str, int]:
     """Units of each resource, as the annotation has them."""
-    return {resource: one["units"] for resource, one in note(lab, name).get("resources", {}).items()}
+    return {resource: entry["units"] for resource, entry in note(lab, name).get("resources", {}).items()}
 
 
 def lost(lab: Lab, name: str) -> list[str] | None:
     """Codes of the devices that the annotation calls lost; None without one."""
     found = note(lab, name).get("lost")
-    return None if found is None else [one["code"] for one in found]
+    return None if found is None else [entry["code"] for entry in found]
 
 
 def sharing(lab: Lab, name: str) -> str:
@@ -151,7 +151,7 @@ def sharing(lab: Lab, name: str) -> str:
 
 def count(lab: Lab, name: str, reason: str, words: str) -> int:
     """How often the plugin has said something with these words."""
-    return sum(one["count"] for one in events(lab, name, reason) if words in one["message"])
+    return sum(event["count"] for event in events(lab, name, reason) if words in event["message"])
 
 
 def test_an_unhealthy_gpu_is_reported_where_people_look(lab: Lab, gpunode: Callable[..., Ran]) -> None:
@@ -162,7 +162,7 @@ def test_an_unhealthy_gpu_is_reported_where_people_look(lab: Lab, gpunode: Calla
     with faults.xids(lab.node("legacy"), 0, 95), faults.xids(lab.node("modern"), 0, 95):
         for name, gpus in GPUS.items():
             wait("the event", lambda: count(lab, name, "GPUUnhealthy", "Xid 95") > before[name], SECONDS)  # noqa: B023
-            found = [one for one in events(lab, name, "GPUUnhealthy") if "Xid 95" in one["message"]]
+            found = [event for event in events(lab, name, "GPUUnhealthy") if "Xid 95" in event["message"]]
             said = max(found, key=lambda one: one["lastTimestamp"])  # those of a test before live for an hour
             assert said["type"] == "Warning"
             assert "GPU 0 (" in said["message"]
@@ -175,7 +175,7 @@ def test_an_unhealthy_gpu_is_reported_where_people_look(lab: Lab, gpunode: Calla
         ran = gpunode("verify", "--json", "--no-run", inventory=lab.inventory.with_name("publish.yaml"))
         assert ran.code == 1, ran
         for name in GPUS:
-            broken = next((one for one in ran.of("link", name) if one["status"] == "broken"), None)
+            broken = next((entry for entry in ran.of("link", name) if entry["status"] == "broken"), None)
             assert broken is not None, ran
             assert broken["layer"] == "capacity"
             assert "Xid 95: uncontained memory error; reset the GPU" in broken["cause"]
@@ -264,7 +264,7 @@ def test_a_plugin_that_cannot_register_is_not_ready_and_says_why(
 
 def ready(lab: Lab) -> bool:
     """Whether the plugin's pod on modern is."""
-    conditions = {one["type"]: one["status"] for one in plugins(lab)["modern"]["status"]["conditions"]}
+    conditions = {entry["type"]: entry["status"] for entry in plugins(lab)["modern"]["status"]["conditions"]}
     return conditions.get("Ready") == "True"
 
 

@@ -100,7 +100,7 @@ CLAIMS = {
 
 
 def changed_lines(line: dict[str, Any]) -> list[str]:
-    return [one.strip() for one in line["diff"] if one[0] in "+-"]
+    return [text.strip() for text in line["diff"] if text[0] in "+-"]
 
 
 def test_drift_of_the_cluster_is_shown_with_who_it_was_and_put_right(
@@ -169,7 +169,7 @@ def test_a_default_runtime_that_was_taken_away_comes_back_and_the_plugins_pod_is
     def pods() -> dict[str, str]:
         query = urlencode({"labelSelector": f"app.kubernetes.io/name={NAME}"})
         items = lab.request("GET", f"/api/v1/namespaces/gpunode/pods?{query}")["items"]
-        return {one["spec"]["nodeName"]: one["metadata"]["name"] for one in items}
+        return {item["spec"]["nodeName"]: item["metadata"]["name"] for item in items}
 
     ready = gpunode("provision", "--yes", "--no-run", *limited)
     assert ready.code == 0, ready

@@ -58,8 +58,8 @@ def deploy(lab: Lab, gpunode: Callable[..., Ran], config: str) -> None:
 def log(lab: Lab, node: str) -> str:
     """What the plugin has said on the node; "" while nobody can tell."""
     where = {"labelSelector": PLUGIN, "fieldSelector": f"spec.nodeName={node}"}
-    found = [one["metadata"] for one in lab.request("GET", f"/api/v1/pods?{urlencode(where)}")["items"]]
-    (pod,) = [one for one in found if "deletionTimestamp" not in one]
+    found = [item["metadata"] for item in lab.request("GET", f"/api/v1/pods?{urlencode(where)}")["items"]]
+    (pod,) = [item for item in found if "deletionTimestamp" not in item]
     try:
         return str(lab.request("GET", f"/api/v1/namespaces/{pod['namespace']}/pods/{pod['name']}/log"))
     except HTTPError:
@@ -85,7 +85,7 @@ def says(lab: Lab, node: str, words: str) -> None:
 def given(lab: Lab, node: str, uid: str) -> bool:
     """Whether the kubelet has written down that the pod has devices."""
     entries = json.loads(lab.node(node).read(RECORD))["Data"]["PodDeviceEntries"] or []
-    return uid in {one["PodUID"] for one in entries}
+    return uid in {entry["PodUID"] for entry in entries}
 
 
 def rewritten(lab: Lab, node: str) -> None:

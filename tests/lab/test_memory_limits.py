@@ -67,7 +67,7 @@ def made(lab: Lab) -> Iterator[Pods]:
 def plugin_log(lab: Lab) -> str:
     """Of the pod on modern; "" while there is none that runs."""
     query = urlencode({"labelSelector": PLUGIN, "fieldSelector": "spec.nodeName=modern,status.phase=Running"})
-    found = [one["metadata"] for one in lab.request("GET", f"/api/v1/pods?{query}")["items"]]
+    found = [item["metadata"] for item in lab.request("GET", f"/api/v1/pods?{query}")["items"]]
     if len(found) != 1:
         return ""
     return str(lab.request("GET", f"/api/v1/namespaces/{found[0]['namespace']}/pods/{found[0]['name']}/log"))
@@ -90,9 +90,9 @@ def cgroup_v2(lab: Lab, modern: Node) -> Iterator[None]:
             act(spec["containers"][0]["volumeMounts"], mount)
             lab.request("PUT", path, daemonset)
 
-    change(lambda several, one: several.append(one))
+    change(lambda several, each: several.append(each))
     yield
-    change(lambda several, one: several.remove(next(it for it in several if it["name"] == one["name"])))
+    change(lambda several, entry: several.remove(next(it for it in several if it["name"] == entry["name"])))
 
 
 def image_with(lab: Lab, node: Node, env: dict[str, str]) -> str:

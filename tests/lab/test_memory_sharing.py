@@ -73,7 +73,7 @@ def offered(lab: Lab, node: str, number: int) -> None:
 
 def plugin_log(lab: Lab, node: str) -> str:
     query = urlencode({"labelSelector": PLUGIN, "fieldSelector": f"spec.nodeName={node}"})
-    (pod,) = [one["metadata"] for one in lab.request("GET", f"/api/v1/pods?{query}")["items"]]
+    (pod,) = [item["metadata"] for item in lab.request("GET", f"/api/v1/pods?{query}")["items"]]
     return str(lab.request("GET", f"/api/v1/namespaces/{pod['namespace']}/pods/{pod['name']}/log"))
 
 
@@ -92,7 +92,7 @@ def test_a_gpu_that_a_pod_has_whole_is_shared_when_the_pod_is_gone(
         for name, gpus in GPUS.items()
         for n in range(gpus - 1)
     ]
-    others = {uuid for one in made.seen(*rest) for uuid in one.uuids}
+    others = {uuid for view in made.seen(*rest) for uuid in view.uuids}
     late = [made.make(f"late-{name}", name, GIB[name], MEM) for name in GPUS]
     for name in late:
         assert f"Insufficient {MEM}" in made.unschedulable(name)
@@ -120,10 +120,10 @@ def test_pods_share_one_gpu_until_it_is_full(lab: Lab, by_gib: None, made: Pods,
     (third,) = made.seen(made.make(f"{name}-2", name, half, MEM))
     assert first.uuids == second.uuids
     assert first.uuids != third.uuids
-    assert [len(one.uuids) for one in (first, third)] == [1, 1]
-    for one in (first, third):
-        assert {key: one.env[key] for key in one.env if key.startswith("ALIYUN")} == {
-            "ALIYUN_COM_GPU_MEM_IDX": one.nodes[0].removeprefix("/dev/nvidia"),
+    assert [len(each.uuids) for each in (first, third)] == [1, 1]
+    for view in (first, third):
+        assert {key: view.env[key] for key in view.env if key.startswith("ALIYUN")} == {
+            "ALIYUN_COM_GPU_MEM_IDX": view.nodes[0].removeprefix("/dev/nvidia"),
             "ALIYUN_COM_GPU_MEM_POD": str(half),
             "ALIYUN_COM_GPU_MEM_CONTAINER": str(half),
             "ALIYUN_COM_GPU_MEM_DEV": str(GIB[name]),

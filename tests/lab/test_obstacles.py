@@ -174,7 +174,7 @@ def test_a_trial_finds_what_would_refuse_a_pod_and_makes_none(minor: str, tmp_pa
                 "metadata": {"name": "x", "namespace": where},
                 "spec": {"containers": [{"name": "c", "image": "i", **GPU}]},
             }
-            found = [one.reason and one.reason.code for one in trial.try_pods(api, [], [], [pod])]
+            found = [each.reason and each.reason.code for each in trial.try_pods(api, [], [], [pod])]
             assert found == ([code] if code else [])
             assert api.find("Pod", where)[0] == []
 

@@ -161,9 +161,9 @@ def machines() -> Iterator[Callable[[str], Node]]:
 @pytest.fixture
 def node(machines: Callable[[str], Node], request: pytest.FixtureRequest) -> Iterator[Node]:
     """Four GPUs, or the machine that the test names."""
-    one = machines(getattr(request, "param", "whole"))
-    yield one
-    one.clear()
+    each = machines(getattr(request, "param", "whole"))
+    yield each
+    each.clear()
 
 
 def pod(name: str, *containers: int, resource: str = GPU, first: int = 0) -> dict[str, Any]:
@@ -386,7 +386,7 @@ def test_mig_devices_are_offered_beside_gpus(node, minor):
     both = pod("a", 1)
     both["spec"]["containers"] += pod("", 0, 2, resource=MIG)["spec"]["containers"][1:]
     given = kubelet.run(both)
-    assert [sorted(one[:4] for one in visible(given[name])) for name in ("c0", "c1")] == [
+    assert [sorted(each[:4] for each in visible(given[name])) for name in ("c0", "c1")] == [
         ["GPU-"],
         ["MIG-", "MIG-"],
     ]

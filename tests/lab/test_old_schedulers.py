@@ -87,7 +87,7 @@ class Pods:
 
         def said() -> bool:
             found = (self.get(name) or {}).get("status", {}).get("conditions", [])
-            return any(words in one.get("message", "") for one in found)
+            return any(words in condition.get("message", "") for condition in found)
 
         wait(f"{name} to wait: {words}", said, 120)
 
@@ -113,7 +113,7 @@ def test_the_articles_steps_and_back(
         program, before = programs(minor) / "kube-scheduler", master.facts
 
         changes, _ = plan.enable(before, 0, wanted)
-        assert path in {getattr(one, "path", "") for one in changes}
+        assert path in {getattr(change, "path", "") for change in changes}
         master.make(changes)
         with master.scheduler(program):
             for name in ("a", "b"):

@@ -94,7 +94,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
                 made.do("PATCH", f"{NODE}/{name}", {"spec": {"taints": None}})
             for spec in (PLUGIN, EXTENDER):
                 apply.apply(
-                    api, [one for one in spec.manifests if one["kind"] not in ("DaemonSet", "Deployment")]
+                    api, [item for item in spec.manifests if item["kind"] not in ("DaemonSet", "Deployment")]
                 )
             made.account("plugin", "gpunode-device-plugin", "a")
             made.account("extender", "gpunode-share", "a")
@@ -231,9 +231,9 @@ def test_a_binding_brings_nothing_else_to_its_pod(server: Server, metadata: Any,
 
 def test_the_policies_are_kept_as_they_are_written(server: Server) -> None:
     """A second apply changes nothing; the API server finds no mistake of types in them."""
-    policies = [one for spec in (PLUGIN, EXTENDER) for one in spec.manifests if "Policy" in one["kind"]]
-    assert {one.action for one in apply.diff(server.api, policies)} == {"same"}
-    for one in policies:
-        live = server.api.get(one["kind"], one["metadata"]["name"])
+    policies = [item for spec in (PLUGIN, EXTENDER) for item in spec.manifests if "Policy" in item["kind"]]
+    assert {change.action for change in apply.diff(server.api, policies)} == {"same"}
+    for policy in policies:
+        live = server.api.get(policy["kind"], policy["metadata"]["name"])
         assert live is not None
         assert not ((live.get("status") or {}).get("typeChecking") or {}).get("expressionWarnings")

@@ -60,7 +60,7 @@ def node(lab: Lab, name: str) -> dict[str, Any]:
 def taints(lab: Lab, name: str) -> list[str]:
     """Values of gpunode's taint."""
     every = node(lab, name)["spec"].get("taints") or []
-    return [one["value"] for one in every if one["key"] == "gpunode.dev/unverified"]
+    return [taint["value"] for taint in every if taint["key"] == "gpunode.dev/unverified"]
 
 
 def allocatable(lab: Lab, name: str) -> int:
@@ -150,7 +150,7 @@ def test_the_condition_follows_a_fault(
 
 def gpu_ready(lab: Lab) -> tuple[str, str] | None:
     """Status and reason of modern's condition; the kubelet's own stay."""
-    conditions = {one["type"]: one for one in node(lab, "modern")["status"]["conditions"]}
+    conditions = {condition["type"]: condition for condition in node(lab, "modern")["status"]["conditions"]}
     assert conditions["Ready"]["status"] == "True"
     own = conditions.get("GpuReady")
     return (own["status"], own["reason"]) if own else None

@@ -149,7 +149,7 @@ def test_a_drain_waits_for_the_budget_of_the_real_api(
         lab.request("PATCH", f"{BUDGETS}/{web}", {"spec": {"minAvailable": 0}})
         seen += run.stdout
     assert run.returncode == 0, "".join(seen)
-    assert web not in [one["metadata"]["name"] for one in lab.request("GET", f"{NAMESPACE}/pods")["items"]]
+    assert web not in [item["metadata"]["name"] for item in lab.request("GET", f"{NAMESPACE}/pods")["items"]]
     assert not lab.request("GET", "/api/v1/nodes/legacy")["spec"].get("unschedulable")
 
 

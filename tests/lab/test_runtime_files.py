@@ -116,7 +116,7 @@ def test_docker_has_what_was_wanted_and_all_else_as_before(judge: Any, case: dic
     runtimes = new.pop("runtimes")
     assert runtimes.pop("nvidia")["path"] in (BINARY, "nvidia-container-runtime")
     assert runtimes == {
-        name: one for name, one in (old.pop("runtimes", None) or {}).items() if name != "nvidia"
+        name: value for name, value in (old.pop("runtimes", None) or {}).items() if name != "nvidia"
     }
     assert new.pop("default-runtime") == "nvidia"
     old.pop("default-runtime", None)
@@ -157,7 +157,7 @@ def test_containerd_has_what_was_wanted_and_all_else_as_before(
             "binaryname",
             "runtimes",
         )
-    old, new = (_Dump(one["dump"]) for one in (before, after))
+    old, new = (_Dump(value["dump"]) for value in (before, after))
     mine, theirs = new.runtimes.pop("nvidia"), old.runtimes.pop("nvidia", {})
     assert mine["runtime_type"] == SHIM
     assert mine["options"]["binaryname"] == BINARY
@@ -222,4 +222,4 @@ def _set(value: Any) -> Any:
     """Without what is empty, zero or false."""
     if not isinstance(value, dict):
         return value
-    return {key: one for key, one in ((key, _set(one)) for key, one in value.items()) if one}
+    return {key: each for key, each in ((key, _set(each)) for key, each in value.items()) if each}

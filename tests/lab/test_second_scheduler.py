@@ -108,7 +108,7 @@ def sizes(lab: Lab, node: str) -> list[int]:
     published = json.loads(
         lab.request("GET", f"/api/v1/nodes/{node}")["metadata"]["annotations"][MEMORY_ANNOTATION]
     )
-    return [one["units"] for one in published["gpus"]]
+    return [gpu["units"] for gpu in published["gpus"]]
 
 
 def test_pods_that_name_it_wait_for_a_single_gpu(lab: Lab, enabled: None, made: Pods) -> None:
@@ -116,13 +116,13 @@ def test_pods_that_name_it_wait_for_a_single_gpu(lab: Lab, enabled: None, made: 
     gpus = sizes(lab, "legacy")
     full = [made.make(f"full-{number}", "legacy", units - 2, MEM, **OWN) for number, units in enumerate(gpus)]
     seen = made.seen(*full)
-    assert len({uuid for one in seen for uuid in one.uuids}) == len(gpus)
+    assert len({uuid for each in seen for uuid in each.uuids}) == len(gpus)
     large = made.make("large", "legacy", 3, MEM, **OWN)
     assert "no single GPU has 3 units of memory free" in made.unschedulable(large)
     made.delete(full[0])
-    (one,) = made.seen(large)
+    (view,) = made.seen(large)
     noted = made.get(large)["metadata"]["annotations"][INDEX]
-    assert noted == one.env["ALIYUN_COM_GPU_MEM_IDX"] == seen[0].env["ALIYUN_COM_GPU_MEM_IDX"]
+    assert noted == view.env["ALIYUN_COM_GPU_MEM_IDX"] == seen[0].env["ALIYUN_COM_GPU_MEM_IDX"]
 
 
 def test_a_pod_of_the_clusters_own_scheduler_is_named_and_noted(
@@ -130,9 +130,9 @@ def test_a_pod_of_the_clusters_own_scheduler_is_named_and_noted(
 ) -> None:
     """By the extender itself: then the other GPUs are free for others."""
     past = made.make("past", "modern", 7, MEM)
-    (one,) = made.seen(past)
+    (view,) = made.seen(past)
     made.seen(made.make("whole", "modern", sizes(lab, "modern")[0], MEM, **OWN))
-    assert made.get(past)["metadata"]["annotations"][INDEX] == one.env["ALIYUN_COM_GPU_MEM_IDX"]
+    assert made.get(past)["metadata"]["annotations"][INDEX] == view.env["ALIYUN_COM_GPU_MEM_IDX"]
     ran = gpunode("share fsck", "--json", inventory=inventory)
     assert (ran.code, ran.of("fsck")) == (0, []), ran
     assert "default/past" in ran.stdout + ran.stderr
@@ -152,7 +152,7 @@ def test_preemption_frees_a_gpu_and_ends_nobody_else(lab: Lab, enabled: None, ma
     make("c", 4, "lab-low")
     make("d", units - 4, "lab-middle")
     high = made.make("high", "legacy", 8, MEM, priorityClassName="lab-high", **OWN)
-    (one,) = made.seen(high)
+    (view,) = made.seen(high)
 
     def there(name: str) -> bool:
         try:
@@ -162,4 +162,4 @@ def test_preemption_frees_a_gpu_and_ends_nobody_else(lab: Lab, enabled: None, ma
 
     wait("the small pods to be gone", lambda: not there("a") and not there("c"), 120)
     assert [there("b"), there("d")].count(True) == 1
-    assert made.get(high)["metadata"]["annotations"][INDEX] == one.env["ALIYUN_COM_GPU_MEM_IDX"]
+    assert made.get(high)["metadata"]["annotations"][INDEX] == view.env["ALIYUN_COM_GPU_MEM_IDX"]

@@ -33,7 +33,7 @@ def inventory(lab: Lab) -> Path:
     wish["cluster"]["plugin"]["config"] = "share-plugin.yaml"
     wish["cluster"]["share"] = {}
     hosts = wish["groups"].pop("control-plane")["hosts"]
-    wish["groups"]["masters"] = {"hosts": [{**one, "control_plane": True} for one in hosts]}
+    wish["groups"]["masters"] = {"hosts": [{**host, "control_plane": True} for host in hosts]}
     file = lab.inventory.with_name("share.yaml")
     file.write_text(yaml.safe_dump(wish))
     return file
@@ -110,20 +110,20 @@ def test_fragmented_memory_is_waited_for_on_one_gpu(lab: Lab, enabled: None, mad
     published = json.loads(
         lab.request("GET", f"/api/v1/nodes/{node}")["metadata"]["annotations"][MEMORY_ANNOTATION]
     )
-    sizes = [one["units"] for one in published["gpus"]]
+    sizes = [gpu["units"] for gpu in published["gpus"]]
     most = sizes[0] - 2
     full = [made.make(f"{node}-full-{number}", node, most, MEM) for number in range(len(sizes))]
     seen = made.seen(*full)
-    assert len({uuid for one in seen for uuid in one.uuids}) == len(sizes)
-    for name, one in zip(full, seen, strict=True):
-        assert notes(made, name)[INDEX] == one.env["ALIYUN_COM_GPU_MEM_IDX"]
+    assert len({uuid for each in seen for uuid in each.uuids}) == len(sizes)
+    for name, view in zip(full, seen, strict=True):
+        assert notes(made, name)[INDEX] == view.env["ALIYUN_COM_GPU_MEM_IDX"]
 
     large = made.make(f"{node}-large", node, 3, MEM)  # there are more in sum
     assert "no single GPU has 3 units of memory free" in made.unschedulable(large)
     made.delete(full[1])
-    (one,) = made.seen(large)
+    (view,) = made.seen(large)
     assert (
-        one.env["ALIYUN_COM_GPU_MEM_IDX"]
+        view.env["ALIYUN_COM_GPU_MEM_IDX"]
         == seen[1].env["ALIYUN_COM_GPU_MEM_IDX"]
         == notes(made, large)[INDEX]
     )
@@ -146,7 +146,7 @@ def test_pods_at_once_are_all_placed_as_noted(lab: Lab, enabled: None, made: Pod
     """Equal ones and others, on four GPUs: what each container got is what somebody of its size was promised."""
     names = [made.make(f"many-{number}", "modern", 15 + number % 3, MEM) for number in range(12)]
     seen = made.seen(*names)
-    got = sorted((15 + number % 3, one.env["ALIYUN_COM_GPU_MEM_IDX"]) for number, one in enumerate(seen))
+    got = sorted((15 + number % 3, view.env["ALIYUN_COM_GPU_MEM_IDX"]) for number, view in enumerate(seen))
     noted = sorted((15 + number % 3, notes(made, name)[INDEX]) for number, name in enumerate(names))
     assert got == noted
 
@@ -157,7 +157,7 @@ def test_who_has_what_is_shown_and_repaired(
     """Promise beside use; a pod that came past the scheduler is noted where the kubelet put it, by itself."""
     noted = made.make("noted", "modern", 9, MEM)
     past = made.make("past", "modern", 7, MEM, nodeName="modern")
-    one, other = made.seen(noted, past)
+    view, other = made.seen(noted, past)
     wait("its GPU to be noted", lambda: INDEX in made.get(past)["metadata"].get("annotations", {}), 60)
     assert notes(made, past)[INDEX] == other.env["ALIYUN_COM_GPU_MEM_IDX"]
 
@@ -170,8 +170,8 @@ def test_who_has_what_is_shown_and_repaired(
     assert ("modern", "?") not in gpus
     assert sum(row["used"] for (node, _), row in gpus.items() if node == "modern") == 16
     assert len([1 for node, gpu in gpus if node == "legacy" and gpu != "?"]) == 2
-    mine = gpus["modern", one.env["ALIYUN_COM_GPU_MEM_IDX"]]
-    shared = one.env["ALIYUN_COM_GPU_MEM_IDX"] == other.env["ALIYUN_COM_GPU_MEM_IDX"]
+    mine = gpus["modern", view.env["ALIYUN_COM_GPU_MEM_IDX"]]
+    shared = view.env["ALIYUN_COM_GPU_MEM_IDX"] == other.env["ALIYUN_COM_GPU_MEM_IDX"]
     assert (mine["promised"], mine["total"]) == (16 if shared else 9, 79)
     assert "default/noted" in mine["pods"]
 

@@ -55,18 +55,18 @@ def running(lab: Lab, name: str, node: str = "") -> list[dict[str, Any]]:
     where = {"labelSelector": f"app.kubernetes.io/name={name}"}
     found = lab.request("GET", f"{OWN}?{urlencode(where)}")["items"]
     return [
-        one
-        for one in found
-        if "deletionTimestamp" not in one["metadata"] and node in ("", one["spec"].get("nodeName"))
+        item
+        for item in found
+        if "deletionTimestamp" not in item["metadata"] and node in ("", item["spec"].get("nodeName"))
     ]
 
 
 def leaders(lab: Lab) -> list[dict[str, Any]]:
-    return [one for one in running(lab, EXTENDER) if _is(one["status"], "Ready")]
+    return [view for view in running(lab, EXTENDER) if _is(view["status"], "Ready")]
 
 
 def _is(status: dict[str, Any], condition: str) -> bool:
-    return any((one["type"], one["status"]) == (condition, "True") for one in status.get("conditions", []))
+    return any((view["type"], view["status"]) == (condition, "True") for view in status.get("conditions", []))
 
 
 @pytest.fixture
@@ -76,7 +76,7 @@ def leader_on(lab: Lab, enabled: None) -> Callable[[str], None]:
     def leads(node: str) -> None:
         def moved() -> bool:
             now = leaders(lab)
-            if [one["spec"]["nodeName"] for one in now] == [node]:
+            if [leader["spec"]["nodeName"] for leader in now] == [node]:
                 return True
             if now and len(running(lab, EXTENDER)) == 2:  # the other one is ready to take over
                 lab.request("DELETE", f"{OWN}/{now[0]['metadata']['name']}")
@@ -94,7 +94,7 @@ def bound(made: Pods, name: str) -> str:
 
 def events(lab: Lab, name: str, reason: str = "FailedScheduling") -> list[str]:
     query = urlencode({"fieldSelector": f"involvedObject.name={name},reason={reason}"})
-    return [one["message"] for one in lab.request("GET", f"{NAMESPACE}/events?{query}")["items"]]
+    return [item["message"] for item in lab.request("GET", f"{NAMESPACE}/events?{query}")["items"]]
 
 
 def allocatable(lab: Lab, node: str, resource: str = MEM) -> int:
@@ -104,7 +104,7 @@ def allocatable(lab: Lab, node: str, resource: str = MEM) -> int:
 def as_noted(made: Pods, *names: str) -> None:
     """Each pod's GPU is the noted one; names of one size are interchangeable."""
     seen = made.seen(*names)
-    assert sorted(one.env[IDX] for one in seen) == sorted(notes(made, name)[INDEX] for name in names)
+    assert sorted(view.env[IDX] for view in seen) == sorted(notes(made, name)[INDEX] for name in names)
 
 
 def test_an_evicted_pods_memory_is_promised_again_when_it_has_ended(
@@ -136,8 +136,8 @@ def test_an_evicted_pods_memory_is_promised_again_when_it_has_ended(
     wait("the waiting pod to be bound", taken, 60)
     assert waited[0]
     assert not there()
-    (one,) = made.seen(large)
-    assert one.env[IDX] == seen[0].env[IDX] == notes(made, large)[INDEX]
+    (view,) = made.seen(large)
+    assert view.env[IDX] == seen[0].env[IDX] == notes(made, large)[INDEX]
 
 
 @pytest.mark.parametrize("node", ["legacy", "modern"])
@@ -198,7 +198,7 @@ def test_promises_are_kept_over_restarts_of_kubelet_and_plugin(
 
     host = lab.node(node)
     host.exec(["systemctl", "restart", "kubelet"])
-    (plugin,) = (one["metadata"]["name"] for one in running(lab, PLUGIN, node))
+    (plugin,) = (item["metadata"]["name"] for item in running(lab, PLUGIN, node))
     lab.request("DELETE", f"{OWN}/{plugin}")
 
     def back() -> bool:
@@ -223,7 +223,7 @@ def test_pods_wait_while_no_extender_runs_and_say_why(lab: Lab, enabled: None, m
         wait("no extender", lambda: running(lab, EXTENDER) == [], 60)
         waits = made.make("waits", "modern", 4, MEM)
         # The last one to leave may still have answered that it does not lead.
-        wait("its event", lambda: any("connect" in one for one in events(lab, waits)), 120)
+        wait("its event", lambda: any("connect" in event for event in events(lab, waits)), 120)
         box = {"name": "c", "image": lab.table["images"]["busybox"], "imagePullPolicy": "Never"}
         spec = {"containers": [box | {"command": ["sleep", "600"]}], "terminationGracePeriodSeconds": 0}
         spec["nodeSelector"] = {"kubernetes.io/hostname": "modern"}
@@ -253,7 +253,7 @@ def test_an_api_server_that_hangs_leads_to_no_double_promise(
         control.exec(["pkill", "-CONT", "-x", "kube-apiserver"])
     cluster.wait_ready(lab.slot)
     seen = made.seen(*names)
-    got = sorted((30 + n % 2, one.env[IDX]) for n, one in enumerate(seen))
+    got = sorted((30 + n % 2, view.env[IDX]) for n, view in enumerate(seen))
     assert got == sorted((30 + n % 2, notes(made, name)[INDEX]) for n, name in enumerate(names))
     assert share("fsck", "fsck") == []
 
@@ -343,7 +343,7 @@ def test_another_unit_or_resource_on_a_live_node(
     def reserved() -> dict[str, tuple[int, int]]:
         notes = lab.request("GET", "/api/v1/nodes/legacy")["metadata"]["annotations"]
         gpus = json.loads(notes[MEMORY_ANNOTATION])["gpus"]
-        return {one["index"]: (one["units"], one["reserved"]) for one in gpus}
+        return {gpu["index"]: (gpu["units"], gpu["reserved"]) for gpu in gpus}
 
     try:
         enable(changed)
@@ -402,7 +402,7 @@ def test_the_documents_roles_are_enough(
     """For all of `share`; without one of the rights nothing is changed."""
     role = f"{RBAC}/clusterroles/gpunode-share-operator"
     before = lab.request("GET", role)["rules"]
-    rules = [one for one in before if "secrets" not in one["resources"]]
+    rules = [rule for rule in before if "secrets" not in rule["resources"]]
     lab.request("PATCH", role, {"rules": rules})
     for command, missing in (("enable", "get secrets"), ("disable", "delete secrets")):
         ran = gpunode(f"share {command}", "--yes", inventory=operator)

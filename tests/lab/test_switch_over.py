@@ -78,7 +78,7 @@ def held(node: Node) -> dict[str, set[str]]:
     """The kubelet's record: pod's UID -> the ids of its devices."""
     entries = json.loads(node.read(CHECKPOINT))["Data"]["PodDeviceEntries"] or []
     return {
-        entry["PodUID"]: {one for ids in entry["DeviceIDs"].values() for one in ids}
+        entry["PodUID"]: {unit for ids in entry["DeviceIDs"].values() for unit in ids}
         for entry in entries
         if entry["ResourceName"] == GPU
     }
@@ -125,7 +125,7 @@ def test_a_pod_keeps_its_gpu_all_the_way_there_and_back(
 
     look = gpunode("plan", "--json", "--limit", NODE, inventory=inventory)
     assert look.code == 0, look
-    assert {"ConfigMap", "DaemonSet"} <= {one["object"].partition(" ")[0] for one in look.of("cluster")}
+    assert {"ConfigMap", "DaemonSet"} <= {each["object"].partition(" ")[0] for each in look.of("cluster")}
     assert THEIRS in look.stdout
     for command in (f"plugin deploy --yes --replace {THEIRS.split()[1].rstrip(',')}", "verify"):
         ran = gpunode(command, "--json", "--limit", NODE, inventory=inventory)
@@ -137,17 +137,17 @@ def test_a_pod_keeps_its_gpu_all_the_way_there_and_back(
     assert record.items() <= held(node).items()
     rest = made.make("rest", NODE, SHARES - 1)
     made.seen(rest)
-    one, others = (
+    unit, others = (
         held(node)[made.get(before)["metadata"]["uid"]],
         held(node)[made.get(rest)["metadata"]["uid"]],
     )
-    assert len(one | others) == SHARES
-    assert not one & others
+    assert len(unit | others) == SHARES
+    assert not unit & others
     made.delete(rest)
 
     ran = gpunode("plugin remove", "--yes", "--json", inventory=inventory)
     assert ran.code == 0, ran
-    assert "nvidia" in {one["metadata"]["name"] for one in lab.request("GET", CLASSES)["items"]}
+    assert "nvidia" in {item["metadata"]["name"] for item in lab.request("GET", CLASSES)["items"]}
     nvidia.deploy(lab, NODE, CONFIG)
     offered(lab, SHARES)
     assert container(made, before) == same

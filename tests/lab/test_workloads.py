@@ -177,9 +177,9 @@ def applied(lab: Lab) -> Iterator[Callable[..., list[dict[str, Any]]]]:
         printed = CliRunner().invoke(app, ["run", "manifest", name, *words])
         assert printed.exit_code == 0, printed.output
         objects = list(yaml.safe_load_all(printed.stdout))
-        for one in objects:
-            lab.request("POST", KINDS[one["kind"]], one)
-            made.append(f"{KINDS[one['kind']]}/{one['metadata']['name']}")
+        for item in objects:
+            lab.request("POST", KINDS[item["kind"]], item)
+            made.append(f"{KINDS[item['kind']]}/{item['metadata']['name']}")
         return objects
 
     yield apply
@@ -191,15 +191,15 @@ def applied(lab: Lab) -> Iterator[Callable[..., list[dict[str, Any]]]]:
 def pods_of(lab: Lab, begins: str) -> list[dict[str, Any]]:
     """Pods by the beginning of their name."""
     found = lab.request("GET", f"{NAMESPACE}/pods")["items"]
-    return [one for one in found if one["metadata"]["name"].startswith(begins)]
+    return [item for item in found if item["metadata"]["name"].startswith(begins)]
 
 
 def logs(lab: Lab, name: str, count: int = 1, phase: str = "Succeeded") -> list[str]:
     """What the pods of a workload wrote, once all of them are in this phase and have written something."""
 
     def there() -> list[str]:
-        found = [one for one in pods_of(lab, f"gpunode-{name}") if one["status"]["phase"] == phase]
-        return [str(lab.request("GET", f"{NAMESPACE}/pods/{one['metadata']['name']}/log")) for one in found]
+        found = [item for item in pods_of(lab, f"gpunode-{name}") if item["status"]["phase"] == phase]
+        return [str(lab.request("GET", f"{NAMESPACE}/pods/{item['metadata']['name']}/log")) for item in found]
 
     wait(
         f"{count} pods of {name} that are {phase}", lambda: len([log for log in there() if log]) == count, 90

@@ -59,7 +59,7 @@ class Pods:
     """An API server's pods. `fail` is called with each request before it is answered; `late`, after a binding is done."""
 
     def __init__(self, *pods: Object) -> None:
-        self.pods = {one["metadata"]["name"]: one for one in pods}
+        self.pods = {item["metadata"]["name"]: item for item in pods}
         self.fail: Callable[[str, str], None] = lambda *_: None
         self.late: Callable[[], None] = lambda: None
         self.bindings = 0

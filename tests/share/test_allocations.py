@@ -24,8 +24,8 @@ from tests.share.objects import MEM, node, pod
 def entry(name: str, container: str, *units: str, resource: str = MEM) -> Entry:
     """What a kubelet recorded; units of memory as GPU/first-last."""
     ids: set[str] = set()
-    for one in units:
-        gpu, _, numbers = one.partition("/")
+    for unit in units:
+        gpu, _, numbers = unit.partition("/")
         first, _, last = numbers.partition("-")
         ids |= {f"{gpu}:1024:{n}" for n in range(int(first), int(last) + 1)} if numbers else {gpu}
     return Entry(f"uid-{name}", container, resource, frozenset(ids))
@@ -38,14 +38,14 @@ def memory(name: str = "n", *units: int) -> Any:
 def table(rows: Any) -> list[tuple[Any, ...]]:
     return [
         (
-            one.node,
-            one.gpu,
-            one.total,
-            one.promised,
-            one.used,
-            [(use.pod, use.promised, use.used) for use in one.uses],
+            row.node,
+            row.gpu,
+            row.total,
+            row.promised,
+            row.used,
+            [(use.pod, use.promised, use.used) for use in row.uses],
         )
-        for one in rows
+        for row in rows
     ]
 
 
@@ -115,19 +115,19 @@ def test_every_way_of_sharing_is_in_the_picture(resource: str, unit: str, gpu: s
         "metadata": {"name": "m"},
         "status": {key: {resource: "4"} for key in ("capacity", "allocatable")},
     }
-    one = pod("a", 0, on="m")
-    one["spec"]["containers"][0]["resources"]["limits"] = {resource: "1"}
+    item = pod("a", 0, on="m")
+    item["spec"]["containers"][0]["resources"]["limits"] = {resource: "1"}
 
-    assert table(allocations.make_rows([other], [one], MEM, {})) == [
+    assert table(allocations.make_rows([other], [item], MEM, {})) == [
         ("m", "?", 4, 1, None, [("default/a", 1, None)])
     ]
     real = {"m": Real((entry("a", "c0", unit, resource=resource),), {"GPU-a": "0"})}
-    assert table(allocations.make_rows([other], [one], MEM, real)) == [
+    assert table(allocations.make_rows([other], [item], MEM, real)) == [
         ("m", gpu, None, 1, 1, [("default/a", 1, 1)]),
         ("m", "?", 3, 0, 0, []),
     ]
-    assert {row.unit for row in allocations.make_rows([other], [one], MEM, real)} == {what}
-    late = table(allocations.make_rows([other], [one], MEM, {"m": Real(())}))
+    assert {row.unit for row in allocations.make_rows([other], [item], MEM, real)} == {what}
+    late = table(allocations.make_rows([other], [item], MEM, {"m": Real(())}))
     assert late == [("m", "?", 4, 1, 0, [("default/a", 1, 0)])]
     gone = {
         "metadata": {"name": "m"},
@@ -151,7 +151,7 @@ def test_shares_are_counted_on_idle_gpus_too(asked: str) -> None:
         ]
         real = allocations.read_plugin(answer, pods)
     else:
-        units = {gpu: [f"{one}::{n}" for one in ("GPU-a", "GPU-b") for n in range(10)]}
+        units = {gpu: [f"{each}::{n}" for each in ("GPU-a", "GPU-b") for n in range(10)]}
         given = entry("a", "c0", *(f"GPU-a::{n}" for n in range(4)), resource=gpu)
         real = allocations.read_host((given,), units, {"GPU-a": "0", "GPU-b": "1"})
     found = allocations.make_rows([there], pods, MEM, {"m": real})
@@ -195,9 +195,9 @@ def test_what_a_unit_of_memory_is_follows_from_ids_or_what_the_node_publishes(
     there = node("n", 10, published=True)
     document = json.loads(there["metadata"]["annotations"][MEMORY_ANNOTATION]) | {"mib": published}
     there["metadata"]["annotations"][MEMORY_ANNOTATION] = json.dumps(document)
-    entries = tuple(Entry("uid-a", "c0", MEM, frozenset([one])) for one in ids)
+    entries = tuple(Entry("uid-a", "c0", MEM, frozenset([each])) for each in ids)
     rows = allocations.make_rows([there], [], MEM, {"n": Real(entries)} if ids else {})
-    assert {one.unit for one in rows} == {unit}
+    assert {row.unit for row in rows} == {unit}
 
 
 CASES: list[tuple[str, list[Any], list[Entry] | None, list[tuple[str, str, bool]]]] = [
@@ -254,19 +254,19 @@ def test_what_is_wrong_is_found_and_a_repair_is_right(
     """Once its annotations are written there is nothing left to repair."""
     real = {} if entries is None else {"n": Real(tuple(entries))}
     now = allocations.find_mismatches([memory()], pods, MEM, real)
-    assert [(one.pod, one.problem.code, bool(one.repair)) for one in now] == found
+    assert [(link.pod, link.problem.code, bool(link.repair)) for link in now] == found
 
-    for one in now:
-        for each in pods if one.repair else []:
-            each["metadata"]["annotations"] = {**each["metadata"]["annotations"], **one.repair}
-            assert MEMORY_ANNOTATION in one.repair
+    for mismatch in now:
+        for each in pods if mismatch.repair else []:
+            each["metadata"]["annotations"] = {**each["metadata"]["annotations"], **mismatch.repair}
+            assert MEMORY_ANNOTATION in mismatch.repair
     left = allocations.find_mismatches([memory()], pods, MEM, real)
-    assert [one.problem.code for one in left] == [code for _, code, fixable in found if not fixable]
+    assert [link.problem.code for link in left] == [code for _, code, fixable in found if not fixable]
 
 
 def test_pods_of_an_earlier_configuration_overcommit_nothing() -> None:
     """While gpushare's pods run, the plugin reserves every GPU: what they were promised is a part of that."""
-    gpus = [{"index": str(one), "uuid": f"GPU-n-{one}", "units": 10, "reserved": 10} for one in range(2)]
+    gpus = [{"index": str(each), "uuid": f"GPU-n-{each}", "units": 10, "reserved": 10} for each in range(2)]
     there = node("n", 10, 10, **{MEMORY_ANNOTATION: json.dumps({"version": 1, "gpus": gpus})})
     old = pod("a", 4, on="n", **{INDEX: "1"})
     entries = (entry("a", "c0", *(f"GPU-n-0-_-{n}" for n in range(4))),)
@@ -286,20 +286,20 @@ def test_pods_past_a_second_scheduler_are_named() -> None:
     pods = [pod("a", 4, on="n"), pod("b", 4, on="n"), pod("c", 4, on="n", **{INDEX: "0"})]
     pods[1]["spec"]["schedulerName"] = "gpunode"
     found = allocations.find_mismatches([memory()], pods, MEM, {}, "gpunode")
-    assert [(one.pod, one.problem.code) for one in found] == [
+    assert [(mismatch.pod, mismatch.problem.code) for mismatch in found] == [
         ("default/a", "other-scheduler"),
         ("default/b", "not-noted"),
     ]
     assert "default-scheduler" in found[0].problem.what
     again = allocations.find_mismatches([memory()], pods, MEM, {})
-    assert [one.problem.code for one in again] == ["not-noted", "not-noted"]
+    assert [mismatch.problem.code for mismatch in again] == ["not-noted", "not-noted"]
 
 
 def test_a_node_that_does_not_publish_its_gpus_is_named() -> None:
     """Where they differ; one that shares no memory is none of fsck's."""
     unlike = node("n", 10, 5)
     found = allocations.find_mismatches([unlike, node("other")], [], MEM, {})
-    assert [(one.problem.subject, one.problem.code) for one in found] == [("n", "gpus-unknown")]
+    assert [(link.problem.subject, link.problem.code) for link in found] == [("n", "gpus-unknown")]
 
 
 @pytest.mark.parametrize(
@@ -319,12 +319,12 @@ def test_a_simulation_places_as_the_extender_does(
     bound = [pod("a", 4, on="n", **{INDEX: "0"}), pod("b", 4, on="n", **{INDEX: "1"})] if packed else []
     placed, left = simulation.place(there, bound, MEM, units, count, packed=packed)
     if packed:
-        assert sorted(one.node for one in placed) == sorted(nodes)
-        assert sum(one.free for one in left) == 30 - 8 - 6 * sum(bool(one.node) for one in placed)
+        assert sorted(each.node for each in placed) == sorted(nodes)
+        assert sum(each.free for each in left) == 30 - 8 - 6 * sum(bool(each.node) for each in placed)
     else:
-        assert [one.node for one in placed] == nodes
-        assert [(one.node, one.free, one.largest, one.by_gpu) for one in left] == free
-    for one in placed:
-        assert bool(one.node) == (one.why is None)
-        if one.why is not None:
-            assert sum(one.why.values()) == 2
+        assert [each.node for each in placed] == nodes
+        assert [(each.node, each.free, each.largest, each.by_gpu) for each in left] == free
+    for result in placed:
+        assert bool(result.node) == (result.why is None)
+        if result.why is not None:
+            assert sum(result.why.values()) == 2

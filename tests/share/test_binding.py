@@ -64,11 +64,11 @@ def test_containers_of_one_pod_get_gpus_of_their_own() -> None:
     assert [ask(ledger, api, "a"), ask(ledger, api, "b")] == ["", ""]
 
     notes = [api.pods[name]["metadata"]["annotations"] for name in "ab"]
-    assert [one[ALLOCATION] for one in notes] == [
+    assert [note[ALLOCATION] for note in notes] == [
         '{"0":{"0":8},"2":{"1":6}}',
         '{"0":{"0":2,"1":2}}',
     ]
-    assert [one[INDEX] for one in notes] == ["0,1", "0,1"]
+    assert [note[INDEX] for note in notes] == ["0,1", "0,1"]
     assert free(ledger) == (0, 2)
     # A restart reads the same from the pods.
     again = Ledger.of(MEM, [node("n", 10, 10)], api.listed())
@@ -230,16 +230,16 @@ def test_200_pods_at_once_are_never_promised_the_same_memory(packed: bool) -> No
         for step in range(10):
             if ask(ledger, api, f"p{number}", f"n{(number + step) % 10}", packed=packed) == "":
                 return
-            for one in api.listed(number % 29, 29):
-                ledger.put_pod(one)
+            for each in api.listed(number % 29, 29):
+                ledger.put_pod(each)
 
     with ThreadPoolExecutor(50) as pool:
         list(pool.map(schedule, range(200)))
 
-    for one in api.listed():
-        if not one["spec"].get("nodeName"):
-            ledger.release(one["metadata"]["uid"])  # tries that nobody repeats
-        ledger.put_pod(one)
+    for item in api.listed():
+        if not item["spec"].get("nodeName"):
+            ledger.release(item["metadata"]["uid"])  # tries that nobody repeats
+        ledger.put_pod(item)
     rebuilt = Ledger.of(MEM, nodes, api.listed())
     assert rebuilt.books() == ledger.books()
     promised = 0
@@ -248,8 +248,8 @@ def test_200_pods_at_once_are_never_promised_the_same_memory(packed: bool) -> No
         assert book.unplaced == 0
         assert all(units <= gpu.units for gpu, units in zip(book.gpus, book.promised, strict=True))
         promised += sum(book.promised)
-    bound = [one for one in api.listed() if one["spec"].get("nodeName")]
-    assert promised == sum(sum(asks[int(one["metadata"]["name"][1:])]) for one in bound)
+    bound = [each for each in api.listed() if each["spec"].get("nodeName")]
+    assert promised == sum(sum(asks[int(each["metadata"]["name"][1:])]) for each in bound)
     assert promised > 250  # of 320
 
 
@@ -263,24 +263,24 @@ def test_no_schedule_promises_memory_twice_or_leaves_a_pod_waiting() -> None:
 
         def left(api: Pods = api, sizes: list[int] = sizes) -> list[int]:
             rest = list(sizes)
-            for one in api.pods.values():
-                if one["spec"].get("nodeName") and one["status"]["phase"] != "Succeeded":
-                    notes = json.loads(one["metadata"]["annotations"][ALLOCATION])
+            for entry in api.pods.values():
+                if entry["spec"].get("nodeName") and entry["status"]["phase"] != "Succeeded":
+                    notes = json.loads(entry["metadata"]["annotations"][ALLOCATION])
                     for gpus in notes.values():
                         for index, units in gpus.items():
                             rest[int(index)] -= units
             return rest
 
         for step in range(25):
-            bound = [one for one in api.pods.values() if one["spec"].get("nodeName")]
+            bound = [entry for entry in api.pods.values() if entry["spec"].get("nodeName")]
             if bound and chance.random() < 0.3:
-                one = chance.choice(bound)
+                item = chance.choice(bound)
                 if chance.random() < 0.5:
-                    one["status"]["phase"] = "Succeeded"
-                    ledger.put_pod(one)
+                    item["status"]["phase"] = "Succeeded"
+                    ledger.put_pod(item)
                 else:
-                    del api.pods[one["metadata"]["name"]]
-                    ledger.drop_pod(one["metadata"]["uid"])
+                    del api.pods[item["metadata"]["name"]]
+                    ledger.drop_pod(item["metadata"]["uid"])
                 continue
             name, each, gpus = f"p{step}", chance.randint(1, 6), chance.randint(1, 2)
             api.pods[name] = pod(name, each * gpus, gpus=gpus)

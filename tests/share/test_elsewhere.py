@@ -42,8 +42,8 @@ def publishing(there: Object, found: Any) -> Object:
 
 def moved(name: str, *containers: Place) -> list[Elsewhere]:
     return [
-        Elsewhere(f"uid-{name}", f"default/{name}", f"c{number}", one)
-        for number, one in enumerate(containers)
+        Elsewhere(f"uid-{name}", f"default/{name}", f"c{number}", container)
+        for number, container in enumerate(containers)
     ]
 
 
@@ -79,17 +79,17 @@ COMPARED: list[tuple[str, list[Object], Held, list[tuple[str, str, bool]], bool]
 
 
 @pytest.mark.parametrize(
-    ("pods", "held", "found", "waits"), [one[1:] for one in COMPARED], ids=[one[0] for one in COMPARED]
+    ("pods", "held", "found", "waits"), [item[1:] for item in COMPARED], ids=[item[0] for item in COMPARED]
 )
 def test_the_plugin_compares_notes_with_the_kubelets_record(
     pods: list[Object], held: Held, found: list[tuple[str, str, bool]], waits: bool
 ) -> None:
     """Pod, container, and whether its GPU gives more than was promised of it, which is an event."""
     bound = BoundPods("n", MEM)
-    for one in pods:
-        bound.kind.seen(one)
+    for item in pods:
+        bound.kind.seen(item)
     seen, left = bound.compare(held, GPUS)
-    names = [(one.pod.removeprefix("default/"), one.container, one.more) for one in seen]
+    names = [(each.pod.removeprefix("default/"), each.container, each.more) for each in seen]
     assert (names, left) == (found, waits)
 
 
@@ -147,10 +147,10 @@ def noted(api: Pods, name: str) -> dict[str, str]:
 
 def test_what_a_pod_has_is_noted_on_it_and_then_counts_once() -> None:
     """Once: a pod that is noted as it is, is not written again while the node still publishes it."""
-    one = pod("a", 4, 2, on="n", **{ALLOCATION: '{"0":{"0":4},"1":{"1":2}}'})
-    api = Pods(one)
+    item = pod("a", 4, 2, on="n", **{ALLOCATION: '{"0":{"0":4},"1":{"1":2}}'})
+    api = Pods(item)
     there = publishing(node("n", 10, 10, published=True), moved("a", place(g1=4), place(g0=2)))
-    ledger = Ledger.of(MEM, [there], [one])
+    ledger = Ledger.of(MEM, [there], [item])
     Noting(ledger, api).tend()
     assert (noted(api, "a")[INDEX], noted(api, "a")[ALLOCATION]) == ("1,0", '{"0":{"1":4},"1":{"0":2}}')
     assert "GPU-n-1" in noted(api, "a")[MEMORY_ANNOTATION]
@@ -216,26 +216,26 @@ class Node:
 
     def left(self) -> list[int]:
         used = dict.fromkeys(self.index.values(), 0)
-        for one in self.held.values():
-            for uuid, units in one:
+        for item in self.held.values():
+            for uuid, units in item:
                 used[uuid] += units
         return [size - used[f"GPU-n-{number}"] for number, size in enumerate(self.sizes)]
 
-    def start(self, one: Object, units: int) -> bool:
+    def start(self, item: Object, units: int) -> bool:
         """Whether the kubelet admits it: some GPU has room."""
-        self.bound.kind.seen(one)
+        self.bound.kind.seen(item)
         promised = self.bound.wait_for_places(units, self.held, self.index, 0)
         room = [f"GPU-n-{number}" for number, left in enumerate(self.left()) if left >= units]
-        fits = [one for one in promised if all(uuid in room for uuid, _ in one)]
+        fits = [each for each in promised if all(uuid in room for uuid, _ in each)]
         if not room:
             return False
         strays = not fits or self._chance.random() < 0.3
-        name = f"default/{one['metadata']['name']}"
+        name = f"default/{item['metadata']['name']}"
         self.held[name, "c0"] = frozenset({(self._chance.choice(room), units)}) if strays else fits[0]
         return True
 
-    def end(self, one: Object) -> None:
-        self.held.pop((f"default/{one['metadata']['name']}", "c0"), None)
+    def end(self, item: Object) -> None:
+        self.held.pop((f"default/{item['metadata']['name']}", "c0"), None)
 
     def published(self) -> Object:
         found, _ = self.bound.compare(self.held, self.index)
@@ -255,21 +255,21 @@ def test_no_schedule_with_strays_promises_memory_twice_or_leaves_a_pod_waiting()
         def settle(
             ledger: Ledger = ledger, api: Pods = api, kubelet: Node = kubelet, noting: Noting = noting
         ) -> None:
-            late = [one.uid.removeprefix("uid-") for one in ledger.moved_pods()]
+            late = [entry.uid.removeprefix("uid-") for entry in ledger.moved_pods()]
             noting.tend()
-            for one in map(api.pods.__getitem__, late):
-                ledger.put_pod(one)
-                kubelet.bound.kind.seen(one)
+            for each in map(api.pods.__getitem__, late):
+                ledger.put_pod(each)
+                kubelet.bound.kind.seen(each)
             ledger.put_node(kubelet.published())
 
         for step in range(12):
-            running = [one for one in api.pods.values() if one["status"]["phase"] == "Running"]
+            running = [each for each in api.pods.values() if each["status"]["phase"] == "Running"]
             if running and chance.random() < 0.3:
-                one = chance.choice(running)
-                kubelet.end(one)
-                one["status"]["phase"] = "Succeeded"
-                ledger.put_pod(one)
-                kubelet.bound.kind.seen(one)
+                item = chance.choice(running)
+                kubelet.end(item)
+                item["status"]["phase"] = "Succeeded"
+                ledger.put_pod(item)
+                kubelet.bound.kind.seen(item)
                 continue
             name = f"p{step}"
             api.pods[name], units[name] = pod(name, size := chance.randint(1, 6)), size
@@ -281,10 +281,10 @@ def test_no_schedule_with_strays_promises_memory_twice_or_leaves_a_pod_waiting()
                 del api.pods[name]
                 continue
             assert not clean or max(before) >= size, schedule
-            one = api.pods[name]
-            one["status"]["phase"] = "Running" if kubelet.start(one, size) else "Failed"
-            ledger.put_pod(one)
-            kubelet.bound.kind.seen(one)
+            item = api.pods[name]
+            item["status"]["phase"] = "Running" if kubelet.start(item, size) else "Failed"
+            ledger.put_pod(item)
+            kubelet.bound.kind.seen(item)
             ledger.put_node(kubelet.published())
             # From here on no GPU is promised beyond what the kubelet has left of it.
             assert all(ours <= theirs for ours, theirs in zip(free(ledger), kubelet.left(), strict=True))

@@ -37,8 +37,8 @@ def following() -> Iterator[Callable[[ApiServer, Ledger], list[Follower]]]:
 
     def start(api: ApiServer, ledger: Ledger) -> list[Follower]:
         followers = [Follower(api, kind, stop) for kind in kinds(ledger)]
-        for one in followers:
-            one.start()
+        for follower in followers:
+            follower.start()
         return followers
 
     yield start
@@ -62,8 +62,8 @@ def test_a_ledger_follows_the_api_server(
 
         def create(what: str, kind: str, made: Object) -> None:
             made["metadata"].pop("uid", None)
-            for one in made["spec"]["containers"] if kind == "Pod" else []:
-                one["image"] = "plugin:1"
+            for container in made["spec"]["containers"] if kind == "Pod" else []:
+                container["image"] = "plugin:1"
             api.send("POST", what, {"apiVersion": "v1", "kind": kind} | made)
 
         pods = "/api/v1/namespaces/default/pods"
@@ -155,7 +155,7 @@ def test_a_list_after_a_broken_watch_finds_what_is_gone(
 
     until(lambda: api.lists >= 2)
     until(lambda: len(ledger.pods()) == 5)  # as the list has it
-    api.pods = [one for one in api.pods if one["metadata"]["name"] in ("p1", "p3")]
+    api.pods = [item for item in api.pods if item["metadata"]["name"] in ("p1", "p3")]
     api.ends = [[("ADDED", {"metadata": {}})]]
     until(lambda: ledger.pods() == {"uid-p1", "uid-p3"})
     book = ledger.book("n")

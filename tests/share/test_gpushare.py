@@ -164,7 +164,7 @@ def test_the_time_of_another_clock_decides_nothing(skew: int) -> None:
     assert book is not None
     assert book.free == (12, 12)
     bound = BoundPods("n", MEM)
-    for one in pods:
-        bound.kind.seen(one)
+    for item in pods:
+        bound.kind.seen(item)
     places = bound.wait_for_places(4, {}, {"0": "GPU-a", "1": "GPU-b"}, 0)
     assert places == [frozenset({("GPU-a", 4)}), frozenset({("GPU-b", 4)})]

@@ -87,11 +87,11 @@ def test_a_renewal_counts_from_before_it_was_asked_for(clock: Clock) -> None:
         def send(self, method: str, path: str, body: Object | None = None) -> None:
             api.send(method, path, body)
 
-    one = Lease(Slow(), "gpunode", "share", "a", clock)
-    one.tend()
-    assert one.leads
+    each = Lease(Slow(), "gpunode", "share", "a", clock)
+    each.tend()
+    assert each.leads
     clock.now += 1
-    assert not one.leads
+    assert not each.leads
 
 
 @pytest.mark.parametrize("hours", [-1, 1])
@@ -110,9 +110,9 @@ def test_wall_clocks_apart_make_no_difference(monkeypatch: pytest.MonkeyPatch, h
 
     monkeypatch.setattr(lease, "datetime", Skewed)
 
-    def turn(one: Lease, clock: Clock, shift: timedelta) -> None:
+    def turn(each: Lease, clock: Clock, shift: timedelta) -> None:
         Skewed.shift = shift
-        one.tend()
+        each.tend()
         clock.now += 2
 
     for _ in range(30):

@@ -198,7 +198,7 @@ def test_any_order_of_events_makes_the_same_books() -> None:
     """What is kept event by event is what a restart makes of the objects as they are in the end."""
     chance = random.Random(4)
     for _ in range(200):
-        nodes = {f"n{one}": node(f"n{one}", 10, 10, 10) for one in range(3)}
+        nodes = {f"n{number}": node(f"n{number}", 10, 10, 10) for number in range(3)}
         pods: dict[str, Any] = {}
         ledger = Ledger(MEM)
         for _ in range(60):
@@ -218,8 +218,8 @@ def test_any_order_of_events_makes_the_same_books() -> None:
                 ledger.drop_node(f"n{chance.randint(0, 2)}")
             if name in pods:
                 ledger.put_pod(pods[name])
-        for one in nodes.values():
-            ledger.put_node(one)
+        for each in nodes.values():
+            ledger.put_node(each)
         again = Ledger.of(MEM, nodes.values(), pods.values())
         assert ledger.books() == again.books()
         assert [ledger.promises(name) for name in nodes] == [again.promises(name) for name in nodes]

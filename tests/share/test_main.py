@@ -49,9 +49,9 @@ class Cluster(Leases, Pods):
         if "/leases" in path:
             return Leases.get(self, path)
         if path.startswith("/api/v1/nodes?"):
-            one = node("n", 4, 8, published=True)
-            one["status"]["conditions"] = [{"type": "Ready", "status": self.ready}]
-            return {"items": [one] if self.ready else [], "metadata": {"resourceVersion": "1"}}
+            each = node("n", 4, 8, published=True)
+            each["status"]["conditions"] = [{"type": "Ready", "status": self.ready}]
+            return {"items": [each] if self.ready else [], "metadata": {"resourceVersion": "1"}}
         if path.startswith("/api/v1/pods?"):
             return {"items": self.listed(), "metadata": {"resourceVersion": "1"}}
         return json.loads(json.dumps(self.pods[path.rpartition("/")[2]]))
@@ -138,8 +138,8 @@ def test_one_replica_serves_the_scheduler_and_nobody_else(
         threads[name] = threading.Thread(target=replicas[name].run, args=(lease,), daemon=True)
         threads[name].start()
     try:
-        until(lambda: "" in [one.why_not for one in replicas.values()])
-        (leader,) = [name for name, one in replicas.items() if not one.why_not]
+        until(lambda: "" in [each.why_not for each in replicas.values()])
+        (leader,) = [name for name, each in replicas.items() if not each.why_not]
         other = "y" if leader == "x" else "x"
         assert replicas[other].why_not == STANDBY
 
@@ -157,8 +157,8 @@ def test_one_replica_serves_the_scheduler_and_nobody_else(
         args = {"Pod": pod("c", 5), "NodeNames": ["n"]}
         assert "no single GPU has 5" in ask(ports[other], client(files), "filter", args)["FailedNodes"]["n"]
     finally:
-        for one in replicas.values():
-            one.stop.set()
+        for replica in replicas.values():
+            replica.stop.set()
         for thread in threads.values():
             thread.join(60)
 
@@ -288,8 +288,8 @@ def test_certificates_are_valid_where_clocks_are_apart(hours: int) -> None:
     then = datetime.now(timezone.utc) + timedelta(hours=hours)
     made = deployment.make_certificates()
     for name in ("ca.crt", "tls.crt", "client.crt"):
-        one = x509.load_pem_x509_certificate(base64.b64decode(made[name]))
-        assert one.not_valid_before_utc + timedelta(minutes=5) < then < one.not_valid_after_utc, name
+        each = x509.load_pem_x509_certificate(base64.b64decode(made[name]))
+        assert each.not_valid_before_utc + timedelta(minutes=5) < then < each.not_valid_after_utc, name
 
 
 HELLO = b"\x16\x03\x01\x02\x00"  # the first five bytes of a TLS handshake
@@ -322,23 +322,23 @@ def crowd(port: int, many: int, text: bytes = HELLO) -> Iterator[list[socket.soc
     with ExitStack() as stack:
         found = []
         for _ in range(many):
-            one = stack.enter_context(socket.create_connection(("127.0.0.1", port), timeout=20))
-            one.sendall(text)
-            found.append(one)
+            each = stack.enter_context(socket.create_connection(("127.0.0.1", port), timeout=20))
+            each.sendall(text)
+            found.append(each)
         yield found
 
 
-def closed(one: socket.socket) -> bool:
+def closed(connection: socket.socket) -> bool:
     """Whether the server has ended the connection; waits for that."""
     with suppress(ConnectionResetError):
-        return one.recv(1) == b""
+        return connection.recv(1) == b""
     return True
 
 
-def still_open(one: socket.socket) -> bool:
-    one.setblocking(False)
+def still_open(connection: socket.socket) -> bool:
+    connection.setblocking(False)
     try:
-        return one.recv(1) != b""
+        return connection.recv(1) != b""
     except (BlockingIOError, ssl.SSLWantReadError):
         return True
 
@@ -348,8 +348,8 @@ def test_a_crowd_without_certificates_keeps_no_scheduler_out(files: Path, port: 
     before = threading.active_count()
     with crowd(port, 3 * MOST) as those:
         assert ask(port, client(files), "filter", ARGS)["NodeNames"] == ["n"]
-        assert all(closed(one) for one in those[: 2 * MOST + 1])
-        assert all(still_open(one) for one in those[2 * MOST + 1 :])
+        assert all(closed(each) for each in those[: 2 * MOST + 1])
+        assert all(still_open(each) for each in those[2 * MOST + 1 :])
         until(lambda: threading.active_count() <= before + MOST)
 
 
@@ -358,23 +358,23 @@ def test_a_known_scheduler_does_not_make_room(files: Path, port: int) -> None:
     with connected(port, client(files)) as kept:
         assert on(kept, "filter", ARGS)["NodeNames"] == ["n"]
         with crowd(port, 2 * MOST) as those:
-            assert all(closed(one) for one in those[:MOST])
+            assert all(closed(each) for each in those[:MOST])
             assert on(kept, "filter", ARGS)["NodeNames"] == ["n"]
 
 
 def test_a_handshake_has_a_deadline_however_it_drips(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """A byte now and then does not put it off."""
     monkeypatch.setattr(server, "GREETING", 0.3)
-    with crowd(port, 1, HELLO) as (one,):
+    with crowd(port, 1, HELLO) as (connection,):
         ended = threading.Event()
 
         def drip() -> None:
             with suppress(OSError):
                 while not ended.wait(0.05):
-                    one.sendall(b"\x01")
+                    connection.sendall(b"\x01")
 
         threading.Thread(target=drip, daemon=True).start()
-        assert closed(one)
+        assert closed(connection)
         ended.set()
 
 
@@ -398,4 +398,4 @@ def test_a_crowd_keeps_no_probe_out(monkeypatch: pytest.MonkeyPatch) -> None:
         asked.request("GET", "/healthz")
         assert asked.getresponse().read() == b"ok\n"
         asked.close()
-        assert all(closed(one) for one in those[: 2 * MOST + 1])
+        assert all(closed(each) for each in those[: 2 * MOST + 1])

@@ -32,14 +32,14 @@ def preempted(ledger: Ledger, asker: Object, proposed: dict[str, list[str]]) -> 
     """The names of each node's victims, after the scheduler proposed these; it sends and reads UIDs."""
     extender = Extender(ledger, Pods())
     meta = {
-        name: {"Pods": [{"UID": f"uid-{one}"} for one in pods], "NumPDBViolations": 0}
+        name: {"Pods": [{"UID": f"uid-{each}"} for each in pods], "NumPDBViolations": 0}
         for name, pods in proposed.items()
     }
     answer = extender.preempt({"Pod": asker, "NodeNameToVictims": None, "NodeNameToMetaVictims": meta})[
         "NodeNameToMetaVictims"
     ]
     return {
-        name: sorted(one["UID"].removeprefix("uid-") for one in found["Pods"])
+        name: sorted(each["UID"].removeprefix("uid-") for each in found["Pods"])
         for name, found in answer.items()
     }
 
@@ -69,7 +69,7 @@ def test_victims_free_a_single_gpu_or_the_node_is_dropped(
     running: list[tuple[str, int, int, int]], asker: Object, proposed: list[str], expected: list[str] | None
 ) -> None:
     """The scheduler's are kept, since they free other resources, too; as few as possible are added."""
-    ledger = Ledger.of(MEM, [node("n", 8, 8)], [placed(*one) for one in running])
+    ledger = Ledger.of(MEM, [node("n", 8, 8)], [placed(*each) for each in running])
     assert preempted(ledger, asker, {"n": proposed}) == ({} if expected is None else {"n": expected})
 
 
@@ -126,23 +126,23 @@ def by_sum(running: list[Object], asker: Object, size: int) -> list[str] | None:
     """The scheduler's choice: all of a lower priority leave, and each that fits the node's sum again stays."""
     priority = asker["spec"]["priority"]
     lower = sorted(
-        (one for one in running if one["spec"]["priority"] < priority),
-        key=lambda one: -one["spec"]["priority"],
+        (each for each in running if each["spec"]["priority"] < priority),
+        key=lambda each: -each["spec"]["priority"],
     )
-    names = {one["metadata"]["name"] for one in lower}
+    names = {each["metadata"]["name"] for each in lower}
 
-    def units(one: Object) -> int:
-        return sum(int(box["resources"]["limits"][MEM]) for box in one["spec"]["containers"])
+    def units(each: Object) -> int:
+        return sum(int(box["resources"]["limits"][MEM]) for box in each["spec"]["containers"])
 
-    free = size - units(asker) - sum(units(one) for one in running if one["metadata"]["name"] not in names)
+    free = size - units(asker) - sum(units(each) for each in running if each["metadata"]["name"] not in names)
     if free < 0 or not lower:
         return None
     victims = []
-    for one in lower:
-        if units(one) <= free:
-            free -= units(one)
+    for item in lower:
+        if units(item) <= free:
+            free -= units(item)
         else:
-            victims.append(one["metadata"]["name"])
+            victims.append(item["metadata"]["name"])
     return victims
 
 
@@ -164,13 +164,13 @@ def test_a_thousand_random_preemptions_make_room_and_end_nobody_without_need() -
             continue
 
         def fits(gone: list[str], asker: Object = asker, all_of: list[Object] = running) -> bool:
-            stay = [one for one in all_of if one["metadata"]["name"] not in gone]
+            stay = [item for item in all_of if item["metadata"]["name"] not in gone]
             ledger = Ledger.of(MEM, [node("n", *gpus)], stay)  # noqa: B023 (called in this round)
             return bool(Extender(ledger, Pods()).filter({"Pod": asker, "NodeNames": ["n"]})["NodeNames"])
 
         ledger = Ledger.of(MEM, [node("n", *gpus)], running)
         answer = preempted(ledger, asker, {"n": proposed})
-        lower = [one["metadata"]["name"] for one in running if one["spec"]["priority"] < 100]
+        lower = [item["metadata"]["name"] for item in running if item["spec"]["priority"] < 100]
         if "n" not in answer:
             assert not fits(lower) or (fits([]) and not proposed)
             seen[0] += 1
@@ -179,7 +179,7 @@ def test_a_thousand_random_preemptions_make_room_and_end_nobody_without_need() -
         assert set(proposed) <= set(found) <= set(lower)
         assert fits(found)
         added = set(found) - set(proposed)
-        assert not any(fits([one for one in found if one != other]) for other in added)
+        assert not any(fits([each for each in found if each != other]) for other in added)
         seen[1 + bool(added)] += 1
     assert all(count > 50 for count in seen), seen
 
@@ -192,8 +192,8 @@ def nominated(name: str, units: int, priority: int, on: str = "n") -> Object:
     return made
 
 
-def leaving(one: Object) -> Object:
-    return {**one, "metadata": {**one["metadata"], "deletionTimestamp": "2026-01-01T00:00:00Z"}}
+def leaving(item: Object) -> Object:
+    return {**item, "metadata": {**item["metadata"], "deletionTimestamp": "2026-01-01T00:00:00Z"}}
 
 
 A, B = placed("a", 8, 0, 0), placed("b", 4, 1, 50)
@@ -216,7 +216,7 @@ NOMINATED: list[tuple[str, list[Object], Object, bool]] = [
 
 
 @pytest.mark.parametrize(
-    ("seen", "asker", "fits"), [one[1:] for one in NOMINATED], ids=[one[0] for one in NOMINATED]
+    ("seen", "asker", "fits"), [each[1:] for each in NOMINATED], ids=[each[0] for each in NOMINATED]
 )
 def test_what_victims_leave_is_kept_for_the_pod_that_they_left_it_to(
     seen: list[Object], asker: Object, fits: bool
@@ -232,8 +232,8 @@ def test_what_victims_leave_is_kept_for_the_pod_that_they_left_it_to(
 
 def test_a_nomination_ends_with_the_pod_and_with_its_binding() -> None:
     """And comes back where the binding failed; the books are the same as after a restart."""
-    one = nominated("high", 8, 100)
-    ledger = Ledger.of(MEM, [node("n", 8, 8)], [B, one])
+    each = nominated("high", 8, 100)
+    ledger = Ledger.of(MEM, [node("n", 8, 8)], [B, each])
 
     def room() -> list[int]:
         book = ledger.room("n", "uid-new", 0, packed=True)
@@ -241,11 +241,11 @@ def test_a_nomination_ends_with_the_pod_and_with_its_binding() -> None:
         return list(book.free)
 
     assert room() == [0, 4]
-    ledger.reserve(one, demand_of(one, MEM), "n", packed=True)
+    ledger.reserve(each, demand_of(each, MEM), "n", packed=True)
     assert room() == [0, 4]
     ledger.release("uid-high")
     assert room() == [0, 4]
-    assert ledger.books() == Ledger.of(MEM, [node("n", 8, 8)], [B, one]).books()
+    assert ledger.books() == Ledger.of(MEM, [node("n", 8, 8)], [B, each]).books()
     assert "uid-high" in ledger.pods()
     ledger.drop_pod("uid-high")
     assert room() == [8, 4]
@@ -273,18 +273,18 @@ def test_a_thousand_random_nominations_are_kept() -> None:
         victims = preempted(ledger, high, {"n": []}).get("n")
         if victims is None:
             continue
-        ends = [one for one in running if one["metadata"]["name"] in victims]
-        for one in ends:
-            ledger.put_pod(leaving(one))
+        ends = [each for each in running if each["metadata"]["name"] in victims]
+        for item in ends:
+            ledger.put_pod(leaving(item))
         high["status"]["nominatedNodeName"] = "n"
         ledger.put_pod(high)
         steps = [*ends, *others]
         chance.shuffle(steps)
-        for one in steps:
-            meta = one["metadata"]
-            if one in ends:
+        for item in steps:
+            meta = item["metadata"]
+            if item in ends:
                 ledger.drop_pod(meta["uid"])
-            elif extender.filter({"Pod": one, "NodeNames": ["n"]})["NodeNames"]:
+            elif extender.filter({"Pod": item, "NodeNames": ["n"]})["NodeNames"]:
                 body = {"PodNamespace": "default", "PodName": meta["name"], "PodUID": meta["uid"]}
                 taken += extender.bind(body | {"Node": "n"})["Error"] == ""
         assert extender.filter({"Pod": high, "NodeNames": ["n"]})["NodeNames"] == ["n"]

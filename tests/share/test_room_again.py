@@ -90,13 +90,13 @@ def test_a_pod_that_the_scheduler_asks_about_itself_is_left_alone() -> None:
 @pytest.mark.parametrize(
     "happens",
     [
-        pytest.param(lambda one: None, id="nothing"),
-        pytest.param(lambda one: one.ledger.put_pod(pod("c", 1, on="n", **{INDEX: "0"})), id="less-room"),
+        pytest.param(lambda scene: None, id="nothing"),
+        pytest.param(lambda scene: scene.ledger.put_pod(pod("c", 1, on="n", **{INDEX: "0"})), id="less-room"),
         pytest.param(
-            lambda one: one.ledger.put_pod(pod("a", 8, on="n", phase="Running", **{INDEX: "0"})),
+            lambda scene: scene.ledger.put_pod(pod("a", 8, on="n", phase="Running", **{INDEX: "0"})),
             id="it-runs",
         ),
-        pytest.param(lambda one: one.ledger.drop_node("n"), id="the-node-is-gone"),
+        pytest.param(lambda scene: scene.ledger.drop_node("n"), id="the-node-is-gone"),
     ],
 )
 def test_where_no_room_is_added_nobody_is_touched(happens: Any) -> None:

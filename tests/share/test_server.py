@@ -140,7 +140,7 @@ def test_a_pod_whose_bind_failed_is_not_in_its_own_way(server: Server, api: Pods
     api.fail = away
     assert "away" in ask(server, "bind", body)[1]["Error"]
     api.fail = lambda *_: None
-    own, other = ({"Pod": one, "NodeNames": ["room"]} for one in (api.pods["p0"], pod("p1", 4)))
+    own, other = ({"Pod": item, "NodeNames": ["room"]} for item in (api.pods["p0"], pod("p1", 4)))
     assert ask(server, "filter", other)[1]["NodeNames"] == []
     assert ask(server, "filter", own)[1]["NodeNames"] == ["room"]
     assert ask(server, "prioritize", own)[1] == [{"Host": "room", "Score": 8}]
@@ -241,8 +241,8 @@ def test_a_body_that_ends_early_is_not_answered(server: Server) -> None:
 def test_binds_side_by_side_take_what_there_is(server: Server, api: Pods) -> None:
     """Twenty pods of 4, two GPUs of 10: four are bound."""
     bodies = [
-        {"PodName": f"p{one}", "PodNamespace": "default", "PodUID": f"uid-p{one}", "Node": "room"}
-        for one in range(20)
+        {"PodName": f"p{number}", "PodNamespace": "default", "PodUID": f"uid-p{number}", "Node": "room"}
+        for number in range(20)
     ]
     with ThreadPoolExecutor(20) as pool:
         answers = list(pool.map(lambda body: ask(server, "bind", body)[1]["Error"], bodies))

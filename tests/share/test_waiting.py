@@ -23,8 +23,8 @@ class Scene:
     def __init__(self, chance: random.Random) -> None:
         self.chance = chance
         self.sizes = {
-            f"n{one}": [chance.choice([4, 8, 8, 16]) for _ in range(chance.randint(1, 3))]
-            for one in range(chance.randint(1, 3))
+            f"n{number}": [chance.choice([4, 8, 8, 16]) for _ in range(chance.randint(1, 3))]
+            for number in range(chance.randint(1, 3))
         }
         self.quotas = dict(QUOTAS)
         self.api, self.wishes, self.made = Pods(), list[Object](), 0
@@ -53,17 +53,17 @@ class Scene:
             self.made += 1
             asks = [self.chance.randint(1, 6) for _ in range(self.chance.choice([1, 1, 1, 2, 3]))]
             gpus = self.chance.choice([0, 0, 0, 2])
-            one = pod(f"p{self.made}", *(ask * max(gpus, 1) for ask in asks), gpus=gpus)
-            one["metadata"]["namespace"] = self.chance.choice(["tight", "wide", "free", "other"])
-            self.wishes.append(one)
+            item = pod(f"p{self.made}", *(ask * max(gpus, 1) for ask in asks), gpus=gpus)
+            item["metadata"]["namespace"] = self.chance.choice(["tight", "wide", "free", "other"])
+            self.wishes.append(item)
 
-    def _end(self, one: Object) -> None:
-        if self.chance.random() < 0.5 and one["spec"].get("nodeName"):
-            one["status"]["phase"] = "Succeeded"
-            self.late.append(one["metadata"]["name"])
+    def _end(self, item: Object) -> None:
+        if self.chance.random() < 0.5 and item["spec"].get("nodeName"):
+            item["status"]["phase"] = "Succeeded"
+            self.late.append(item["metadata"]["name"])
         else:
-            del self.api.pods[one["metadata"]["name"]]
-            self.late.append(one["metadata"]["uid"])
+            del self.api.pods[item["metadata"]["name"]]
+            self.late.append(item["metadata"]["uid"])
 
     def settle(self) -> None:
         """Controllers and scheduler try again until nothing changes any more; events come late, and in the end all."""
@@ -73,11 +73,11 @@ class Scene:
             for name in seen:
                 self._event(name)
             busy = bool(seen)
-            for one in [one for one in self.wishes if self.admits(one)]:
-                self.wishes.remove(one)
-                self.api.pods[one["metadata"]["name"]] = one
-            for one in self.waiting():
-                busy |= self._schedule(one)
+            for item in [each for each in self.wishes if self.admits(each)]:
+                self.wishes.remove(item)
+                self.api.pods[item["metadata"]["name"]] = item
+            for item in self.waiting():
+                busy |= self._schedule(item)
 
     def _event(self, name: str) -> None:
         if name in self.api.pods:
@@ -85,56 +85,56 @@ class Scene:
         else:
             self.ledger.drop_pod(name)
 
-    def _schedule(self, one: Object) -> bool:
+    def _schedule(self, item: Object) -> bool:
         """As kube-scheduler does: filter, prioritize, bind. Whether something may have changed by it."""
-        body = {"Pod": one, "NodeNames": list(self.sizes)}
+        body = {"Pod": item, "NodeNames": list(self.sizes)}
         fit = self.extender.filter(body)["NodeNames"]
         if not fit:
             return False
         scores = self.extender.prioritize(body | {"NodeNames": fit})
         best = max(scores, key=lambda each: int(each["Score"]))["Host"]
-        meta = one["metadata"]
+        meta = item["metadata"]
         ask = {"PodName": meta["name"], "PodNamespace": meta["namespace"], "PodUID": meta["uid"]}
         self.extender.bind(ask | {"Node": best})
         self.late.append(meta["name"])
         return True
 
     def living(self) -> Iterator[Object]:
-        return (one for one in self.api.pods.values() if one["status"]["phase"] != "Succeeded")
+        return (item for item in self.api.pods.values() if item["status"]["phase"] != "Succeeded")
 
     def waiting(self) -> list[Object]:
-        return [one for one in self.living() if not one["spec"].get("nodeName")]
+        return [item for item in self.living() if not item["spec"].get("nodeName")]
 
     def admits(self, wish: Object) -> bool:
         """Whether ResourceQuota lets the API server create it: pods that have not ended count, those that wait too."""
         namespace = wish["metadata"]["namespace"]
-        used = sum(sum(asks(one)) for one in self.living() if one["metadata"]["namespace"] == namespace)
+        used = sum(sum(asks(item)) for item in self.living() if item["metadata"]["namespace"] == namespace)
         limit = self.quotas.get(namespace)
         return limit is None or used + sum(asks(wish)) <= limit
 
     def free(self) -> dict[str, list[int]]:
         """What is left of each GPU, by the annotations of the pods alone."""
         left = {name: list(sizes) for name, sizes in self.sizes.items()}
-        for one in self.living():
-            if on := one["spec"].get("nodeName"):
-                placed: dict[str, dict[str, int]] = json.loads(one["metadata"]["annotations"][ALLOCATION])
-                assert sum(sum(gpus.values()) for gpus in placed.values()) == sum(asks(one))
+        for item in self.living():
+            if on := item["spec"].get("nodeName"):
+                placed: dict[str, dict[str, int]] = json.loads(item["metadata"]["annotations"][ALLOCATION])
+                assert sum(sum(gpus.values()) for gpus in placed.values()) == sum(asks(item))
                 for index, units in (pair for gpus in placed.values() for pair in gpus.items()):
                     left[on][int(index)] -= units
         return left
 
 
-def asks(one: Object) -> list[int]:
-    return [int(box["resources"]["limits"][MEM]) for box in one["spec"]["containers"]]
+def asks(item: Object) -> list[int]:
+    return [int(box["resources"]["limits"][MEM]) for box in item["spec"]["containers"]]
 
 
-def fits(one: Object, free: list[int]) -> bool:
+def fits(item: Object, free: list[int]) -> bool:
     """By trying every choice of GPUs."""
-    gpus = int(one["metadata"].get("labels", {}).get("aliyun.com/gpu-count", 1))
+    gpus = int(item["metadata"].get("labels", {}).get("aliyun.com/gpu-count", 1))
     sets = list(itertools.combinations(range(len(free)), gpus))
-    for choice in itertools.product(sets, repeat=len(asks(one))):
+    for choice in itertools.product(sets, repeat=len(asks(item))):
         left = list(free)
-        for units, chosen in zip(asks(one), choice, strict=True):
+        for units, chosen in zip(asks(item), choice, strict=True):
             for position in chosen:
                 left[position] -= units // gpus
         if min(left) >= 0:
@@ -154,11 +154,11 @@ def test_no_pod_waits_while_a_gpu_has_room_and_its_quota_allows() -> None:
             scene.settle()
             free: Any = scene.free()
             assert min(min(left) for left in free.values()) >= 0, free
-            for one in scene.waiting():
-                assert not any(fits(one, left) for left in free.values()), (one, free)
+            for item in scene.waiting():
+                assert not any(fits(item, left) for left in free.values()), (item, free)
                 waited += 1
-            for one in scene.wishes:
-                assert not scene.admits(one), one
+            for item in scene.wishes:
+                assert not scene.admits(item), item
                 beyond += 1
     assert waited > SCHEDULES // 2  # else it shows nothing
     assert beyond > SCHEDULES // 2

@@ -188,7 +188,7 @@ def held(state: State) -> None:
 
 
 HOOKS: dict[str, Callable[[State], None]] = {
-    one.__name__: one for one in (locked, gone, unapplicable, stuck, unregistered, headless, held)
+    hook.__name__: hook for hook in (locked, gone, unapplicable, stuck, unregistered, headless, held)
 }
 
 

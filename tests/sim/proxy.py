@@ -31,8 +31,8 @@ class Proxy:
         """Break every connection, and refuse new ones."""
         with self._lock:
             self._shut = True
-            for one in self._open:
-                _close(one)
+            for connection in self._open:
+                _close(connection)
 
     def open(self) -> None:
         self._shut = False
@@ -53,20 +53,20 @@ class Proxy:
             _close(client)
             return
         server = socket.create_connection((ADDRESS, self._server))
-        self._open = [*(one for one in self._open if one.fileno() >= 0), client, server]
-        for one, other in ((client, server), (server, client)):
-            threading.Thread(target=_carry, args=(one, other), daemon=True).start()
+        self._open = [*(each for each in self._open if each.fileno() >= 0), client, server]
+        for connection, other in ((client, server), (server, client)):
+            threading.Thread(target=_carry, args=(connection, other), daemon=True).start()
 
 
-def _carry(one: socket.socket, other: socket.socket) -> None:
+def _carry(connection: socket.socket, other: socket.socket) -> None:
     with contextlib.suppress(OSError):
-        while data := one.recv(65536):
+        while data := connection.recv(65536):
             other.sendall(data)
-    for end in (one, other):
+    for end in (connection, other):
         _close(end)
 
 
-def _close(one: socket.socket) -> None:
+def _close(connection: socket.socket) -> None:
     with contextlib.suppress(OSError):
-        one.shutdown(socket.SHUT_RDWR)  # wakes a thread that reads from it
-    one.close()
+        connection.shutdown(socket.SHUT_RDWR)  # wakes a thread that reads from it
+    connection.close()

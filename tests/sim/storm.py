@@ -62,22 +62,22 @@ def storm(
         notify("the hosts are nodes")
         api = Client(demo.folder / "kubeconfig")
         names = [
-            _job(api, one.name, turn, dice.randint(*seconds))
-            for one in made
-            for turn in range(3 if one.runtime == "docker" else 1)
+            _job(api, each.name, turn, dice.randint(*seconds))
+            for each in made
+            for turn in range(3 if each.runtime == "docker" else 1)
         ]
         until(lambda: all(_phase(api, f"job-0-{host}") != "Pending" for host in demo.states), 120)
         notify("every host has a job")
         boots = {host: state.now().boot_id for host, state in demo.states.items()}
-        for one, state in zip(made, demo.states.values(), strict=True):
-            if one.runtime == "docker":
+        for entry, state in zip(made, demo.states.values(), strict=True):
+            if entry.runtime == "docker":
                 (state.root / "etc/docker/daemon.json").write_text('{"log-driver": "journald"}\n')
                 continue
             until(
-                lambda name=f"job-0-{one.name}": _phase(api, name) == "Succeeded", 60
+                lambda name=f"job-0-{entry.name}": _phase(api, name) == "Succeeded", 60
             )  # else the fault ends it
             with state.change() as now:
-                faults.ACTS["nouveau"].cause(state, one, now)
+                faults.ACTS["nouveau"].cause(state, entry, now)
         with Watch(demo, api) as watch:
             done, resumes = _killed(demo, kills, bound, seed, dice, notify)
         until(lambda: all(_phase(api, name) == "Succeeded" for name in names), 300)
@@ -155,7 +155,7 @@ class Watch:
 
 
 def _disturbed(node: dict[str, Any]) -> bool:
-    ready = any(one["type"] == "Ready" and one["status"] == "True" for one in node["status"]["conditions"])
+    ready = any(each["type"] == "Ready" and each["status"] == "True" for each in node["status"]["conditions"])
     return bool(node["spec"].get("unschedulable")) or not ready
 
 
@@ -179,4 +179,4 @@ def _phase(api: Client, name: str) -> str:
 
 def _restarts(api: Client, name: str) -> int:
     status = api.ask("GET", f"{JOBS}/{name}")[1]["status"]
-    return sum(one["restartCount"] for one in status.get("containerStatuses") or [])
+    return sum(each["restartCount"] for each in status.get("containerStatuses") or [])

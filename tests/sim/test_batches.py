@@ -418,7 +418,7 @@ def name_the_master(demo: Demo) -> None:
     written = yaml.safe_load(demo.inventory.read_text())
     for group in written["groups"].values():
         group["hosts"] = [
-            {**one, "control_plane": True} if one["name"] == "gpu-2" else one for one in group["hosts"]
+            {**host, "control_plane": True} if host["name"] == "gpu-2" else host for host in group["hosts"]
         ]
     demo.inventory.write_text(yaml.safe_dump(written))
 

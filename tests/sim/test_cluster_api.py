@@ -73,7 +73,7 @@ def test_a_watch_tells_what_came_and_went_for_its_selector(client: Client) -> No
     code, seen = client.ask("GET", where, watch="true", labelSelector="seen=y", **query)
     timer.join()
     assert code == 200
-    assert [one["type"] for one in seen] == ["ADDED", "MODIFIED", "DELETED", "ADDED", "DELETED"]
-    versions = [int(one["object"]["metadata"]["resourceVersion"]) for one in seen]
+    assert [event["type"] for event in seen] == ["ADDED", "MODIFIED", "DELETED", "ADDED", "DELETED"]
+    versions = [int(event["object"]["metadata"]["resourceVersion"]) for event in seen]
     assert versions == sorted(versions)
     assert seen[-1]["object"]["kind"] == "ConfigMap"

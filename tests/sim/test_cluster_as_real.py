@@ -75,7 +75,7 @@ def lasting(answer: Any) -> Any:
     """The answer without what differs by nature."""
     if isinstance(answer, dict):
         return {name: lasting(value) for name, value in answer.items() if name not in PASSING}
-    return [lasting(one) for one in answer] if isinstance(answer, list) else answer
+    return [lasting(each) for each in answer] if isinstance(answer, list) else answer
 
 
 def labelled(**labels: str) -> Object:

@@ -135,11 +135,11 @@ EDITS = {
 
 
 def plan(api: Api) -> list[Difference]:
-    return [one for one in apply.diff(api, WANTED, all_objects(NS)) if one.action != "same"]
+    return [change for change in apply.diff(api, WANTED, all_objects(NS)) if change.action != "same"]
 
 
-def own_lines(one: Difference) -> tuple[str, ...]:
-    return tuple(line for line in one.lines if line[0] in "+-")
+def own_lines(difference: Difference) -> tuple[str, ...]:
+    return tuple(line for line in difference.lines if line[0] in "+-")
 
 
 @pytest.mark.parametrize("what", EDITS)
@@ -152,7 +152,7 @@ def test_what_somebody_changed_is_shown_with_who_it_was_and_is_put_right(
     assert client.ask("PATCH", edit.place, edit.body, edit.content, fieldManager="kubectl-edit")[0] == 200
     shown = plan(deployed)
     version = client.ask("GET", edit.place)[1]["metadata"]["resourceVersion"]
-    assert [(own_lines(one), one.claims) for one in shown] == (
+    assert [(own_lines(change), change.claims) for change in shown] == (
         [(edit.lines, edit.claims)] if edit.lines else []
     )
     assert "hunter2" not in str(shown)
@@ -175,8 +175,8 @@ def test_what_somebody_deleted_is_new_again(deployed: Api, client: Client) -> No
 def test_another_inventory_is_shown_as_what_it_changes(deployed: Api) -> None:
     """A field that gpunode sets no more goes, an object that it does not want any more too; nobody else has a part in it."""
     less = Spec(NS, PluginImage("plugin:2"), None, PluginPublish(events=False)).manifests
-    would = {one.what: one for one in apply.diff(deployed, less, all_objects(NS)) if one.lines}
-    assert {what: one.action for what, one in would.items()} == {
+    would = {change.what: change for change in apply.diff(deployed, less, all_objects(NS)) if change.lines}
+    assert {what: value.action for what, value in would.items()} == {
         f"DaemonSet {NS}/{NAME}": "changed",
         f"DaemonSet {NS}/{NAME}-class": "changed",
         f"ConfigMap {NS}/{NAME}": "removed",
@@ -186,7 +186,7 @@ def test_another_inventory_is_shown_as_what_it_changes(deployed: Api) -> None:
     assert {"-        - name: CONFIG_FILE", "+        image: plugin:2"} <= set(
         would[f"DaemonSet {NS}/{NAME}"].lines
     )
-    assert not any(one.claims for one in would.values())
+    assert not any(change.claims for change in would.values())
 
 
 def test_a_cluster_without_the_namespace_is_told_that_it_could_not_try_what_goes_there(deployed: Api) -> None:

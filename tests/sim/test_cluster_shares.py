@@ -49,6 +49,6 @@ def test_both_gpus_and_that_two_pods_share_one_are_seen_in_no_more_pods_than_it_
     deployed.wait(NEW, offered)
     (result,) = deployed.run(NEW, config=config)
     assert result.passed, result
-    assert {one.uuid for one in result.results} == {gpu.uuid for gpu in NEW.gpus}
+    assert {gpu.uuid for gpu in result.results} == {gpu.uuid for gpu in NEW.gpus}
     assert result.together
-    assert len({one.pod for one in result.results}) == count
+    assert len({each.pod for each in result.results}) == count

@@ -39,8 +39,8 @@ def switch(demo: Demo, *, on: bool) -> None:
 
 def gpu_ready(api: Client) -> dict[str, Any] | None:
     conditions = api.ask("GET", f"/api/v1/nodes/{HOST}")[1]["status"]["conditions"]
-    assert any(one["type"] == "Ready" for one in conditions)
-    return next((one for one in conditions if one["type"] == "GpuReady"), None)
+    assert any(condition["type"] == "Ready" for condition in conditions)
+    return next((condition for condition in conditions if condition["type"] == "GpuReady"), None)
 
 
 def status(api: Client) -> str:

@@ -104,8 +104,8 @@ def test_its_nodes_pull_the_image_that_its_inventory_names(room: Path) -> None:
 
         def state(pod: str) -> set[str]:
             _, found = api.ask("GET", f"/api/v1/namespaces/default/pods/{pod}")
-            states = [one["state"] for one in found["status"].get("containerStatuses", [])]
-            return {word for one in states for word in (*one, one.get("waiting", {}).get("reason", ""))}
+            states = [each["state"] for each in found["status"].get("containerStatuses", [])]
+            return {word for each in states for word in (*each, each.get("waiting", {}).get("reason", ""))}
 
         until(lambda: "running" in state("plugin"))
         until(lambda: "ErrImagePull" in state("other"))
@@ -239,11 +239,11 @@ def test_one_grows_for_several_at_once_past_a_host_that_cannot_be_read(room: Pat
     with Demo([kinds.host_without_gpus("cpu-1")]) as demo:
         demo.keep("demo")
     try:
-        one = registry.find("demo")
+        each = registry.find("demo")
         demo.inventory.write_text(f"# mine\n{demo.inventory.read_text()}")
         (demo.folder / "hosts/half").mkdir()  # as an add that was killed leaves it
         with ThreadPoolExecutor() as pool:
-            added = list(pool.map(registry.add_hosts, [one] * 3, [1] * 3))
+            added = list(pool.map(registry.add_hosts, [each] * 3, [1] * 3))
         assert sorted(added) == [(f"added{n}", (f"new{n}-01",)) for n in (1, 2, 3)]
         assert demo.inventory.read_text().startswith("# mine\n")
         hosts_now = {host.name: host.ssh.port for host in inventory.load(demo.inventory).hosts}
@@ -253,7 +253,7 @@ def test_one_grows_for_several_at_once_past_a_host_that_cannot_be_read(room: Pat
 
         shutil.rmtree(demo.folder / "hosts/half")
         hosts.create(demo.folder, kinds.host_without_gpus("half"))
-        registry.add_hosts(one, 1)
+        registry.add_hosts(each, 1)
         until(lambda: "half" in json.loads((demo.folder / "demo.json").read_text())["ports"])
     finally:
         registry.stop()

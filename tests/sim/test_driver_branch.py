@@ -13,7 +13,7 @@ from tests.sim.fleets import serving
 
 
 @pytest.mark.parametrize(
-    "machine", [kinds.new_host("debian"), kinds.old_host("ubuntu", "t4")], ids=lambda one: one.name
+    "machine", [kinds.new_host("debian"), kinds.old_host("ubuntu", "t4")], ids=lambda entry: entry.name
 )
 def test_another_branch_takes_the_place_of_the_one_that_is_there(tmp_path: Path, machine: Machine) -> None:
     """From 595, which fits by itself, back and forth: packages, pin and module follow, and nothing is left to do."""

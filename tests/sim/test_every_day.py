@@ -104,7 +104,7 @@ def test_a_job_runs_or_its_pod_says_why_not(gpunode: Gpunode, demo: Demo) -> Non
 
     def ends() -> Any:
         job = api.ask("GET", f"{place}/smi")[1]
-        return [one["type"] for one in job["status"].get("conditions", [])]
+        return [condition["type"] for condition in job["status"].get("conditions", [])]
 
     until(ends)
     assert ends() == ["Complete"]
@@ -219,7 +219,7 @@ def test_a_runtime_without_nvidia_is_fixed_and_the_plugins_pod_is_a_new_one(demo
 
     def plugins() -> dict[str, str]:
         items = client(demo).ask("GET", namespace)[1]["items"]
-        return {one["spec"]["nodeName"]: f"Pod gpunode/{one['metadata']['name']}" for one in items}
+        return {item["spec"]["nodeName"]: f"Pod gpunode/{item['metadata']['name']}" for item in items}
 
     before = plugins()
     faults.inflict("runtime", [demo.states["gpu-2"]])

@@ -57,7 +57,7 @@ def states(demo: Demo) -> dict[str, str]:
 
 
 def proofs(seen: list[dict[str, Any]]) -> dict[str, str]:
-    return {one["host"]: one["proof"] for one in seen if one["type"] == "verified"}
+    return {line["host"]: line["proof"] for line in seen if line["type"] == "verified"}
 
 
 def expired(lease: dict[str, Any]) -> bool:
@@ -217,7 +217,7 @@ def test_a_control_plane_that_is_unhealthy_after_a_host_stops_the_run(demo: Demo
     api, role = client(demo), "node-role.kubernetes.io/control-plane"
     written = yaml.safe_load(demo.inventory.read_text())
     for group in written["groups"].values():
-        group["hosts"] = [{**one, "control_plane": True} for one in group["hosts"]]
+        group["hosts"] = [{**each, "control_plane": True} for each in group["hosts"]]
     demo.inventory.write_text(yaml.safe_dump(written))
     for host in (A, B):
         change(demo, host)

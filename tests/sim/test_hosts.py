@@ -173,7 +173,7 @@ def test_every_fault_of_the_chain_can_happen_here() -> None:
 
 def test_the_help_of_break_names_every_fault() -> None:
     """The list is typed there, so that `--help` stays fast."""
-    (option,) = [one for one in get_command(demo.app).params if one.name == "break_"]
+    (option,) = [param for param in get_command(demo.app).params if param.name == "break_"]
     assert isinstance(option, TyperOption)
     assert (option.help or "").endswith(f": {', '.join(FAULTS)}.")
 

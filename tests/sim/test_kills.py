@@ -99,7 +99,7 @@ def test_a_run_that_is_killed_at_any_state_is_resumed_to_the_same_end(demo: Demo
 
     assert code == 0, operators.output(demo)
     if state not in record.DONE:
-        rows = [(one["host"], one["result"]) for one in seen if one["type"] == "verified"]
+        rows = [(line["host"], line["result"]) for line in seen if line["type"] == "verified"]
         assert rows == [(HOST, "verified")]
     assert (cordoned(api), taints(api, HOST)) == ([BY_HAND], [])
     assert 1 <= len(applies(demo, HOST) - before) <= scene.applies
@@ -117,7 +117,7 @@ def test_no_pod_starts_before_the_proof_though_the_run_is_killed_after_it(demo: 
     words = ("provision", "inventory.yaml", "--yes", "--taint-until-verified")
     code, seen = run(demo, *words, before="gpunode.engine.work.release")
     assert code == -signal.SIGKILL, operators.output(demo)
-    assert [one["result"] for one in seen if one["type"] == "vectoradd"] == ["passed"]
+    assert [each["result"] for each in seen if each["type"] == "vectoradd"] == ["passed"]
     dead = history.last_run(demo.inventory)
     assert dead is not None
     assert taints(api, HOST) == [f"gpunode.dev/unverified={dead.id}:NoSchedule"]
@@ -159,16 +159,16 @@ def taints(api: Client, node: str) -> list[str]:
     """As kubectl writes them, without the API server's own."""
     every = api.ask("GET", f"/api/v1/nodes/{node}")[1]["spec"].get("taints") or []
     return [
-        f"{one['key']}={one.get('value', '')}:{one['effect']}"
-        for one in every
-        if "kubernetes.io" not in one["key"]
+        f"{taint['key']}={taint.get('value', '')}:{taint['effect']}"
+        for taint in every
+        if "kubernetes.io" not in taint["key"]
     ]
 
 
 def phases(api: Client) -> dict[str, str]:
     """gpunode's own pods."""
     items = api.ask("GET", "/api/v1/namespaces/gpunode/pods")[1]["items"]
-    return {one["metadata"]["name"]: one.get("status", {}).get("phase", "") for one in items}
+    return {item["metadata"]["name"]: item.get("status", {}).get("phase", "") for item in items}
 
 
 def test_a_gpu_that_a_killed_runs_own_pod_holds_is_free_for_the_next(demo: Demo) -> None:
@@ -185,7 +185,7 @@ def test_a_gpu_that_a_killed_runs_own_pod_holds_is_free_for_the_next(demo: Demo)
     code, seen = run(demo, "provision", "inventory.yaml", "--yes")
 
     assert code == 0, operators.output(demo)
-    assert [one["result"] for one in seen if one["type"] == "verified"] == ["verified"]
+    assert [each["result"] for each in seen if each["type"] == "verified"] == ["verified"]
     assert "vectoradd-dead" not in phases(api)
 
 

@@ -77,4 +77,4 @@ def test_kubelets_that_ask_for_an_account_at_once_get_the_same(cluster: Cluster)
 
     with ThreadPoolExecutor(8) as threads:
         first, *others = threads.map(ask, range(8))
-    assert all(one == first for one in others)
+    assert all(each == first for each in others)

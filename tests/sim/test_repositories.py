@@ -62,7 +62,7 @@ def test_both_repositories_come_with_their_keys_and_once_for_all_hosts(
 ) -> None:
     with bare(tmp_path, kinds.new_host("a"), kinds.new_host("b")) as (_, session), answering() as asked:
         members = session.for_each_host(converge.probe_and_plan)
-        assert [one.outcome and one.outcome.repository for one in members] == ["driver", "driver"]
+        assert [outcome.outcome and outcome.outcome.repository for outcome in members] == ["driver", "driver"]
 
         members = prerequisites.add_repositories(session, members, ())
 
@@ -70,18 +70,18 @@ def test_both_repositories_come_with_their_keys_and_once_for_all_hosts(
             "developer.download.nvidia.com",
             "nvidia.github.io",
         ]
-        for one in members:
-            assert one.outcome
-            assert one.outcome.plan
+        for member in members:
+            assert member.outcome
+            assert member.outcome.plan
             keys = [
                 change
-                for change in one.outcome.plan.changes
+                for change in member.outcome.plan.changes
                 if isinstance(change, WriteFile) and "PUBLIC KEY" in change.content
             ]
             assert len(keys) == 2
         out = capsys.readouterr().out
         assert out.count(f"has the fingerprint that gpunode knows, {PRINT}") == 2  # shown with the plan
-        plans = {one.host.name: one.outcome for one in members if one.outcome}
+        plans = {outcome.host.name: outcome.outcome for outcome in members if outcome.outcome}
 
         def apply(visit: Visit, emit: OnEvent) -> Outcome:
             outcome = plans[visit.host.name]
@@ -89,10 +89,10 @@ def test_both_repositories_come_with_their_keys_and_once_for_all_hosts(
                 outcome = converge.apply(visit, outcome, emit)
             return outcome
 
-        assert [(one.status, one.problem) for one in session.each(apply)] == [("changed", None)] * 2
+        assert [(link.status, link.problem) for link in session.each(apply)] == [("changed", None)] * 2
         for visit in session.visits.values():  # another run: the hosts know them now
             visit.host = replace(visit.host, driver_repository=None, toolkit_repository=None)
-        assert [one.status for one in session.each(converge.probe_and_plan)] == ["right", "right"]
+        assert [outcome.status for outcome in session.each(converge.probe_and_plan)] == ["right", "right"]
 
 
 def test_a_key_that_cannot_be_had_is_reported_once_and_the_hosts_stay_refused(
@@ -110,18 +110,18 @@ def test_a_key_that_cannot_be_had_is_reported_once_and_the_hosts_stay_refused(
     assert "gpunode keys" in said.out + said.err
 
 
-def become(one: Member, version: str, kernel: str) -> Member:
+def become(member: Member, version: str, kernel: str) -> Member:
     """A host of another release; what it has is the same."""
-    assert one.outcome
-    assert one.outcome.facts
-    facts = one.outcome.facts
+    assert member.outcome
+    assert member.outcome.facts
+    facts = member.outcome.facts
     facts = replace(facts, os=replace(facts.os, version=version), kernel=kernel)
-    return replace(one, outcome=replace(one.outcome, facts=facts))
+    return replace(member, outcome=replace(member.outcome, facts=facts))
 
 
-def keys_in(one: Member) -> int:
+def keys_in(member: Member) -> int:
     """How many keys its plan writes; 0 without a plan."""
-    plan = one.outcome and one.outcome.plan
+    plan = member.outcome and member.outcome.plan
     changes = plan.changes if plan else ()
     return sum(isinstance(change, WriteFile) and "PUBLIC KEY" in change.content for change in changes)
 
@@ -138,23 +138,23 @@ def test_a_bare_host_of_a_new_release_has_its_first_plan_without_a_key_made_by_h
     tmp_path: Path, machine: Machine, version: str, kernel: str
 ) -> None:
     with bare(tmp_path, machine) as (_, session), answering():
-        (one,) = session.for_each_host(converge.probe_and_plan)
-        (one,) = prerequisites.add_repositories(session, (become(one, version, kernel),), None)
-        assert keys_in(one) == 2
+        (repository,) = session.for_each_host(converge.probe_and_plan)
+        (repository,) = prerequisites.add_repositories(session, (become(repository, version, kernel),), None)
+        assert keys_in(repository) == 2
 
 
 def test_a_key_of_which_only_the_end_is_known_is_shown_and_taken_only_with_its_whole_fingerprint(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with bare(tmp_path, kinds.new_host("a")) as (_, session), answering(debian13=PRINT[-8:]):
-        (one,) = session.for_each_host(converge.probe_and_plan)
-        one = become(one, "13", "6.12.57+deb13-amd64")
+        (outcome,) = session.for_each_host(converge.probe_and_plan)
+        outcome = become(outcome, "13", "6.12.57+deb13-amd64")
         host = session.visits["a"].host
 
         def added(trusted: Collection[str] | None) -> tuple[int, str]:
             session.visits["a"].host = host
             capsys.readouterr()
-            (after,) = prerequisites.add_repositories(session, (one,), trusted)
+            (after,) = prerequisites.add_repositories(session, (outcome,), trusted)
             said = capsys.readouterr()
             return keys_in(after), said.out + said.err
 

@@ -57,7 +57,7 @@ class Played(threading.Thread):
 
     def _start(self, text: str) -> None:
         spec = yaml.safe_load(text)["spec"]
-        volumes = [{"name": one["name"], "emptyDir": {}} for one in spec["volumes"]]
+        volumes = [{"name": volume["name"], "emptyDir": {}} for volume in spec["volumes"]]
         box = {"name": "kube-scheduler", "image": "gpunode-deviceplugin:demo", "command": ["sleep", "600"]}
         name = f"kube-scheduler-{HOST}"
         self._api.ask("DELETE", f"{SCHEDULERS}/{name}", {"gracePeriodSeconds": 0})
@@ -78,7 +78,7 @@ def demo() -> Iterator[Demo]:
     with Demo([kinds.old_host(HOST)], cluster={"plugin": plugin, "share": {}}, files=config) as made:
         written = yaml.safe_load(made.inventory.read_text())
         for group in written["groups"].values():
-            group["hosts"] = [{**one, "control_plane": True} for one in group["hosts"]]
+            group["hosts"] = [{**host, "control_plane": True} for host in group["hosts"]]
         made.inventory.write_text(yaml.safe_dump(written))
         done = gpunode(made, "provision", "--yes", "-q", "--no-run")
         assert done.returncode == 0, done.stdout + done.stderr

@@ -61,8 +61,8 @@ def pod(demo: Demo, name: str) -> dict[str, Any]:
 def state(demo: Demo, name: str) -> str:
     """The phase of the pod, or why its container waits."""
     status = pod(demo, name)["status"]
-    for one in status.get("containerStatuses") or []:
-        if why := one["state"].get("waiting", {}).get("reason"):
+    for each in status.get("containerStatuses") or []:
+        if why := each["state"].get("waiting", {}).get("reason"):
             return str(why)
     return str(status.get("phase"))
 
@@ -85,7 +85,7 @@ def test_the_run_that_repairs_a_driver_does_not_wait_for_the_pods_that_need_it(d
     assert code == 0, output(demo)
     (plan,) = [line for line in seen if line["type"] == "plan"]
     assert plan["disturbs"]["reboot"]
-    assert [(one["name"], one["standstill"]) for one in plan["disturbs"]["pods"]] == [
+    assert [(entry["name"], entry["standstill"]) for entry in plan["disturbs"]["pods"]] == [
         ("default/train", "CrashLoopBackOff")
     ]
     assert "not waited for, as nothing runs there on GPUs: default/train (CrashLoopBackOff)" in output(demo)

@@ -47,7 +47,7 @@ def deployed(api: Api, wanted: Sequence[Object]) -> dict[str, Object]:
     """The cluster's objects after `gpunode plugin deploy`, as far as somebody wished them."""
     apply.apply(api, wanted)
     apply.prune(api, wanted, all_objects(NS))
-    meta = [(one["kind"], one["metadata"]["name"], one["metadata"].get("namespace")) for one in wanted]
+    meta = [(item["kind"], item["metadata"]["name"], item["metadata"].get("namespace")) for item in wanted]
     return {
         f"{kind} {name}": difference.as_manifest(api.get(kind, name, place) or {})
         for kind, name, place in meta
@@ -66,4 +66,4 @@ def test_what_was_deployed_before_leaves_no_trace(
     plugin.remove(api, NS, seconds=30, notify=lambda _: None)
     deployed(api, before)
     assert deployed(api, wanted) == fresh
-    assert {one.action for one in apply.diff(api, wanted, all_objects(NS))} == {"same"}
+    assert {change.action for change in apply.diff(api, wanted, all_objects(NS))} == {"same"}

@@ -125,7 +125,7 @@ def test_pods_are_told_apart_by_what_ends_them(api: Api, client: Client) -> None
     pod(client, "plugin", owner="DaemonSet")
     pod(client, "etcd", annotations={drain.MIRROR: "x"})
 
-    found = {one.name: (dict(one.asks), one.service) for one in drain.work_on(api, "n1")}
+    found = {entry.name: (dict(entry.asks), entry.service) for entry in drain.work_on(api, "n1")}
 
     assert found == {
         "default/etcd": ({}, True),
@@ -182,7 +182,7 @@ def test_waiting_names_the_pod_and_ends_with_it(api: Api, client: Client) -> Non
     results: list[tuple[drain.Work, ...]] = []
     waiting = threading.Thread(
         target=lambda: results.append(
-            drain.wait(api, "n1", lambda one: bool(one.asks), evict=False, seconds=30, notify=told.append)
+            drain.wait(api, "n1", lambda each: bool(each.asks), evict=False, seconds=30, notify=told.append)
         )
     )
     waiting.start()
@@ -197,7 +197,7 @@ def test_waiting_names_the_pod_and_ends_with_it(api: Api, client: Client) -> Non
 def test_pods_that_do_not_end_in_time_are_returned(api: Api, client: Client) -> None:
     pod(client, "train", gpus=1)
     left = drain.wait(api, "n1", lambda one: bool(one.asks), evict=False, seconds=0.2, notify=lambda _: None)
-    assert [one.name for one in left] == ["default/train"]
+    assert [entry.name for entry in left] == ["default/train"]
 
 
 def test_eviction_ends_a_pod_in_its_grace(api: Api, client: Client) -> None:
@@ -211,9 +211,9 @@ def test_eviction_ends_a_pod_in_its_grace(api: Api, client: Client) -> None:
         client.ask("DELETE", where, {"gracePeriodSeconds": 0})
 
     threading.Thread(target=kubelet).start()
-    left = drain.wait(api, "n1", lambda one: not one.service, evict=True, seconds=20, notify=lambda _: None)
+    left = drain.wait(api, "n1", lambda each: not each.service, evict=True, seconds=20, notify=lambda _: None)
     assert left == ()
-    assert [one.name for one in drain.work_on(api, "n1")] == ["default/plugin"]
+    assert [entry.name for entry in drain.work_on(api, "n1")] == ["default/plugin"]
 
 
 def test_a_disruption_budget_that_never_allows_it_is_named(
@@ -223,13 +223,13 @@ def test_a_disruption_budget_that_never_allows_it_is_named(
     asked: list[str] = []
     budget = "The disruption budget web needs 1 healthy pods and has 1 currently"
 
-    def evict(_: Api, one: dict[str, Any]) -> str:
-        asked.append(one["metadata"]["uid"])
+    def evict(_: Api, item: dict[str, Any]) -> str:
+        asked.append(item["metadata"]["uid"])
         return budget
 
     monkeypatch.setattr(Api, "evict", evict)
     told: list[str] = []
-    (left,) = drain.wait(api, "n1", lambda one: True, evict=True, seconds=1.5, notify=told.append)
+    (left,) = drain.wait(api, "n1", lambda each: True, evict=True, seconds=1.5, notify=told.append)
 
     assert (left.name, left.obstacle) == ("default/web", budget)
     assert asked == [made["metadata"]["uid"]]  # again only after RETRY
@@ -253,9 +253,9 @@ def test_a_budget_holds_a_pod_whose_other_containers_run(
     )
     monkeypatch.setattr(Api, "evict", lambda *_: "The disruption budget web needs 1 healthy pods")
     monkeypatch.setattr(drain, "_reports", lambda *_: True)
-    (left,) = drain.wait(api, "n1", lambda one: True, evict=True, seconds=1, notify=lambda _: None)
+    (left,) = drain.wait(api, "n1", lambda each: True, evict=True, seconds=1, notify=lambda _: None)
     assert left.standstill == ""
-    (left,) = drain.wait(api, "n1", lambda one: True, evict=False, seconds=1, notify=lambda _: None)
+    (left,) = drain.wait(api, "n1", lambda each: True, evict=False, seconds=1, notify=lambda _: None)
     assert left.standstill == "CrashLoopBackOff"
 
 

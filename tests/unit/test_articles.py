@@ -71,7 +71,7 @@ def options(words: list[str]) -> tuple[set[str], set[str]]:
     found = tree_of(app)
     while children := getattr(found, "commands", None):
         found, words = children[words[0]], words[1:]
-    return set(words), {one for param in found.params for one in (*param.opts, *param.secondary_opts)}
+    return set(words), {option for param in found.params for option in (*param.opts, *param.secondary_opts)}
 
 
 def test_the_totals_are_those_of_the_rows() -> None:
@@ -82,7 +82,7 @@ def test_the_totals_are_those_of_the_rows() -> None:
     for (name, *numbers), (title, rows) in zip(told, counted, strict=True):
         proofs = Counter(row.proof for row in rows)
         assert name.startswith(title)
-        assert [int(number) for number in numbers] == [*(proofs[one] for one in CLASSES), len(rows)]
+        assert [int(number) for number in numbers] == [*(proofs[option] for option in CLASSES), len(rows)]
 
 
 def test_what_shows_a_procedure_exists() -> None:

@@ -183,14 +183,14 @@ def test_a_host_whose_gpus_are_in_use_ends_neither_badly_nor_proven_if_it_distur
     code: int,
 ) -> None:
     """It stops no batch and leaves nothing to resume. A host that was cordoned for its changes owes its proof."""
-    one = Member(HOSTS[0], Outcome("a1", status), replace(NODE, taints=taints), result=result)
-    one = replace(one, verdicts=(*others, judge_pod(result)))
-    assert batch.end_state(one) == (state, "none is free")
-    assert exit_codes.of_run([one]) == code
-    assert not one.proven
-    assert proof.describe_proof(one)[0] == ("in use" if state == "in use" else "not verified")
-    assert ("not verified now" in proof.describe_proof(one)[1]) is (state == "in use")
-    assert proof.describe_proof(one)[1].startswith("changed;") is (state == "in use" and status == "changed")
+    each = Member(HOSTS[0], Outcome("a1", status), replace(NODE, taints=taints), result=result)
+    each = replace(each, verdicts=(*others, judge_pod(result)))
+    assert batch.end_state(each) == (state, "none is free")
+    assert exit_codes.of_run([each]) == code
+    assert not each.proven
+    assert proof.describe_proof(each)[0] == ("in use" if state == "in use" else "not verified")
+    assert ("not verified now" in proof.describe_proof(each)[1]) is (state == "in use")
+    assert proof.describe_proof(each)[1].startswith("changed;") is (state == "in use" and status == "changed")
 
 
 def waiting(
@@ -386,8 +386,8 @@ def test_a_host_whose_pods_are_not_known_counts_as_busy(
     """Without a cluster only its processes are known; nobody is where nothing is disturbed."""
     facts = cases.facts("modern", {"gpu_users": [{"pid": 7, "command": "python3", "container": "c" * 64}]})
     plan = Plan("h", (StepPlan("x", tuple(changes)),))
-    one = Member(Host("h", Ssh("h"), work="drain"), Outcome("h", "planned", facts, plan=plan))
-    (after,) = impact.find_impact(None, "gpunode", [one], [], strict=True)
+    member = Member(Host("h", Ssh("h"), work="drain"), Outcome("h", "planned", facts, plan=plan))
+    (after,) = impact.find_impact(None, "gpunode", [member], [], strict=True)
     found = after.disturbs
     assert (found.work, found.anybody, found.processes) == (work_, anybody, processes)
 
@@ -412,9 +412,9 @@ def test_a_host_without_kubelet_node_and_containers_has_no_pods(
     monkeypatch.setattr(drain, "work_on", lambda *_, **__: (Work("ml/x", "x", asks={}, service=False),))
     facts = cases.facts("modern", seen)
     plan = Plan("h", (StepPlan("x", (Service("containerd.service", "why", restart=True),)),))
-    one = Member(Host("h", Ssh("h")), Outcome("h", "planned", facts, plan=plan))
-    there = [replace(one, node=mock.Mock())] if node else []
-    (after,) = impact.find_impact(mock.Mock(), "gpunode", [one], there, strict=True)
+    member = Member(Host("h", Ssh("h")), Outcome("h", "planned", facts, plan=plan))
+    there = [replace(member, node=mock.Mock())] if node else []
+    (after,) = impact.find_impact(mock.Mock(), "gpunode", [member], there, strict=True)
     assert after.disturbs.anybody is not bare
     assert (after.disturbs.pods == {}) is bare
 
@@ -436,7 +436,7 @@ XORG = {"pid": 10, "command": "Xorg"}
         ([PLUGIN, OTHERS], "wait", False),
     ],
     ids=lambda value: (
-        " ".join(one["name"] if "name" in one else one["command"] for one in value)
+        " ".join(entry["name"] if "name" in entry else entry["command"] for entry in value)
         if isinstance(value, list)
         else str(value)
     ),
@@ -453,11 +453,11 @@ def test_a_reboot_only_for_users_that_make_way_is_shown_as_a_reload(
     seen = cases.facts("modern", {"gpu_users": users, **more})
     wish = decide(host, seen, None)
     plan = pipeline.plan(host, seen, wish)
-    one = Member(host, Outcome(host.name, "planned", seen, wish, plan))
-    assert impact.disturbance(one).reboot
+    member = Member(host, Outcome(host.name, "planned", seen, wish, plan))
+    assert impact.disturbance(member).reboot
     pods = [
         Work("ml/train", "job", asks={"nvidia.com/gpu": 1}, service=False),
         Work("gpunode/plugin-1", "plugin", asks={}, service=True),
         Work("gpu/dcgm-1", "dcgm", asks={}, service=True),
     ]
-    assert impact._reloads(one, pods, {"plugin"}) == reload
+    assert impact._reloads(member, pods, {"plugin"}) == reload

@@ -320,7 +320,7 @@ def test_a_report_that_cannot_be_written_is_one_line() -> None:
         (["plan"], {"GPUNODE_INVENTORY": LONG}),
         (["resume"], {"XDG_STATE_HOME": LONG}),
     ],
-    ids=lambda one: " ".join(one)[:12],
+    ids=lambda each: " ".join(each)[:12],
 )
 def test_a_path_that_no_file_can_have_is_named(
     words: list[str], environment: dict[str, str], tmp_path: Path

@@ -43,8 +43,8 @@ def test_every_gpu_has_a_driver_a_generation_and_a_label() -> None:
         assert LABEL.fullmatch(model.accelerator), device
         assert model.first <= model.last, device
         ranges = [
-            [int(end, 16) for end in one.split("-")]
-            for one in rows["generations"][row["generation"]]["ranges"]
+            [int(end, 16) for end in text.split("-")]
+            for text in rows["generations"][row["generation"]]["ranges"]
         ]
         assert any(low <= int(device, 16) <= high for low, high in ranges), (
             f"{device} lies outside its generation"
@@ -120,7 +120,7 @@ def test_package_names_by_branch(
 
 def test_one_branch_is_the_production_one() -> None:
     """`driver: auto` prefers it."""
-    assert [one.status for one in branches().values()].count("production") == 1
+    assert [branch.status for branch in branches().values()].count("production") == 1
 
 
 def test_the_toolkits_libraries_are_no_driver() -> None:

@@ -103,6 +103,6 @@ def test_no_other_message_of_a_host_is_taken_for_its_result(
     member = Member(host, Outcome(host.name, "right", SEEN))
     chains = {host.name: tuple(chain(kubelet="broken", node="unknown"))}
     found = verify._with_containers(cast("Session", session), [member], chains)
-    (link,) = (one for one in found[host.name] if one.layer == "container")
+    (link,) = (container for container in found[host.name] if container.layer == "container")
     assert link.status == status
     assert words in link.text

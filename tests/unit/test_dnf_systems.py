@@ -278,9 +278,9 @@ def test_the_toolkit_from_nvidias_repository_of_drivers_has_that_ones_key(
 
     monkeypatch.setattr(repositories, "key_fingerprint", lambda *_: signing.fingerprint(KEY))
     changes = pipeline.plan(host, seen, decide(host, seen, None)).changes
-    for one in changes:
-        if isinstance(one, WriteFile) and one.path == "/etc/yum.repos.d/gpunode-toolkit.repo":
-            assert "gpgcheck=1\nrepo_gpgcheck=0\n" in one.content
+    for change in changes:
+        if isinstance(change, WriteFile) and change.path == "/etc/yum.repos.d/gpunode-toolkit.repo":
+            assert "gpgcheck=1\nrepo_gpgcheck=0\n" in change.content
 
 
 @pytest.mark.parametrize(

@@ -139,7 +139,7 @@ def test_every_command_that_a_document_names_is_there_with_its_options() -> None
         found, words = gpunode, line.split("  ")[0].split("|")[0].split()
         while words and (child := getattr(found, "commands", {}).get(words[0])):
             found, words = child, words[1:]
-        there = {one for param in found.params for one in (*param.opts, *param.secondary_opts)} | {"--help"}
+        there = {each for param in found.params for each in (*param.opts, *param.secondary_opts)} | {"--help"}
         named = {word.split("=")[0].strip("[],") for word in words if re.match(r"\[?-", word)}
         if found is gpunode or named - there:
             missing.append(line)
@@ -175,16 +175,16 @@ def test_the_device_plugins_daemonset_by_hand_is_what_gpunode_applies() -> None:
     by_hand = yaml.safe_load(text)["spec"]["template"]["spec"]
     objects = Spec("gpunode", PluginImage("gpunode-deviceplugin")).manifests
     applied = next(
-        one["spec"]["template"]["spec"]
-        for one in objects
-        if one["metadata"]["name"] == "gpunode-device-plugin-class"
+        item["spec"]["template"]["spec"]
+        for item in objects
+        if item["metadata"]["name"] == "gpunode-device-plugin-class"
     )
     (hand,), (made,) = by_hand["containers"], applied["containers"]
     for key in ("securityContext", "volumeMounts", "image", "imagePullPolicy"):
         assert hand[key] == made[key]
     for key in ("volumes", "priorityClassName", "runtimeClassName", "tolerations"):
         assert by_hand[key] == applied[key]
-    assert [one for one in hand["env"] if one not in made["env"]] == []
+    assert [variable for variable in hand["env"] if variable not in made["env"]] == []
 
 
 def test_every_link_of_the_chain_is_documented() -> None:
@@ -292,7 +292,7 @@ def test_messages_name_pages_that_the_user_has() -> None:
                 and node.func.id == "page"
                 and node.args
             ):
-                named |= {one.value for one in node.args if isinstance(one, ast.Constant)}
+                named |= {arg.value for arg in node.args if isinstance(arg, ast.Constant)}
             elif (
                 isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docstrings
             ):

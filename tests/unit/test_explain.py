@@ -151,19 +151,19 @@ def test_lines_of_public_threads_are_answered_by_their_outcome(name: str, right:
     answer whose cause is unknown counts as none.
     """
     answers = [(row, explain(row["line"])) for row in yaml.safe_load((CASES / f"{name}.yaml").read_text())]
-    as_labelled = [row for row, one in answers if (row["fault"], row["action"]) in causes(one)]
+    as_labelled = [row for row, answer in answers if (row["fault"], row["action"]) in causes(answer)]
     assert len(as_labelled) >= right
-    others = [(row, one) for row, one in answers if causes(one) != [UNKNOWN] and row not in as_labelled]
+    others = [(row, each) for row, each in answers if causes(each) != [UNKNOWN] and row not in as_labelled]
     assert len([row for row, _ in others if row["fault"] != "unknown"]) <= wrong
     assert [
-        row["line"] for row, one in others if row["fault"] == "unknown" and one and not one.alternative
+        row["line"] for row, each in others if row["fault"] == "unknown" and each and not each.alternative
     ] == []
 
 
 def causes(answer: Explanation | None) -> list[tuple[str, str]]:
     if answer is None or answer.fault == "unknown":
         return [UNKNOWN]
-    return [(one.fault, one.action) for one in (answer, answer.alternative) if one]
+    return [(change.fault, change.action) for change in (answer, answer.alternative) if change]
 
 
 def test_every_row_names_an_action_and_its_source() -> None:

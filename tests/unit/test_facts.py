@@ -103,9 +103,9 @@ def test_images_are_kept_for_each_runtime() -> None:
 def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
     """The keys and indexes that lead to each value."""
     items: Iterable[tuple[Any, Any]] = value.items() if isinstance(value, dict) else ()
-    for key, one in enumerate(value) if isinstance(value, list) else items:
+    for key, each in enumerate(value) if isinstance(value, list) else items:
         yield (*path, key)
-        yield from places(one, (*path, key))
+        yield from places(each, (*path, key))
 
 
 ODD = (None, True, -1, 1e18, 10**400, "", "\ud800", "9" * 5000, [], [[None]], {}, {"": {}})

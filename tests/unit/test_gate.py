@@ -42,7 +42,7 @@ def test_gates_that_succeed_let_the_batch_begin(tmp_path: Path) -> None:
     names = "GPUNODE_HOSTS GPUNODE_NODES GPUNODE_BATCH GPUNODE_BATCHES GPUNODE_INVENTORY"
     why, seen = closed(tmp_path, "true", f'for name in {names}; do eval echo \\"\\$$name\\"; done; pwd')
     assert why == ""
-    assert [(one["status"], one["hosts"]) for one in seen] == [(0, ["gpu-1", "gpu-2"])] * 2
+    assert [(each["status"], each["hosts"]) for each in seen] == [(0, ["gpu-1", "gpu-2"])] * 2
     said = ["gpu-1 gpu-2", "2", "5", str(tmp_path / "inventory.yaml"), str(tmp_path)]
     assert seen[1]["output"].splitlines() == said
 
@@ -55,10 +55,10 @@ def test_the_first_that_fails_stops_the_run_by_its_own_words(
     why, seen = closed(tmp_path, failing, "touch later")
     assert why == f"gate `{failing}` exited with 3"
     assert not (tmp_path / "later").exists()
-    (one,) = seen
-    assert one["status"] == 3
-    assert one["output"].splitlines()[-2:] == ["alert: GpuHot", "api_key=<secret, 14 characters>"]
-    assert len(one["output"].splitlines()) == gate.LINES
+    (each,) = seen
+    assert each["status"] == 3
+    assert each["output"].splitlines()[-2:] == ["alert: GpuHot", "api_key=<secret, 14 characters>"]
+    assert len(each["output"].splitlines()) == gate.LINES
     told = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     error = next(line for line in told if line["type"] == "error")
     assert "exited with 3, before batch 2 of 5\n" in error["error"]
@@ -70,11 +70,11 @@ def test_a_gate_that_does_not_end_is_ended_with_all_that_it_began(tmp_path: Path
     child_file = tmp_path / "child"
     child_file.touch()
     for seconds in (0.5, 5, 50):  # a loaded machine starts no shell in half a second
-        why, (one,) = closed(tmp_path, "sleep 600 & echo $! > child; wait", timeout=seconds)
+        why, (each,) = closed(tmp_path, "sleep 600 & echo $! > child; wait", timeout=seconds)
         if child_file.read_text():
             break
     assert "did not end within" in why
-    assert one["status"] is None
+    assert each["status"] is None
     child = int(child_file.read_text())
     end = time.monotonic() + 60
     while _runs(child) and time.monotonic() < end:
@@ -84,15 +84,15 @@ def test_a_gate_that_does_not_end_is_ended_with_all_that_it_began(tmp_path: Path
 
 def test_output_that_nobody_reads_does_not_hold_a_gate(tmp_path: Path) -> None:
     """A child that keeps the output open, and more than fits into memory or a pipe."""
-    why, (one,) = closed(tmp_path, "sleep 600 & yes | head -c 1000000; echo done")
-    assert (why, one["output"].splitlines()[-1]) == ("", "done")
+    why, (each,) = closed(tmp_path, "sleep 600 & yes | head -c 1000000; echo done")
+    assert (why, each["output"].splitlines()[-1]) == ("", "done")
 
 
 def test_a_gate_that_cannot_be_started_stops_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gate, "SHELL", "/nowhere/sh")
-    why, (one,) = closed(tmp_path, "true")
+    why, (each,) = closed(tmp_path, "true")
     assert why == "gate `true` exited with 126"
-    assert one["output"] == "it could not be started: No such file or directory"
+    assert each["output"] == "it could not be started: No such file or directory"
 
 
 @pytest.mark.parametrize(

@@ -74,7 +74,7 @@ def recorded() -> Record:
 
 def of_kind(found: list[dict[str, Any]], kind: str) -> list[dict[str, Any]]:
     return [
-        {key: one for key, one in line.items() if key != "type"} for line in found if line["type"] == kind
+        {key: value for key, value in line.items() if key != "type"} for line in found if line["type"] == kind
     ]
 
 

@@ -140,15 +140,15 @@ def test_the_archive_is_whole_for_oci_and_for_docker(
     written = write(str(base(tmp_path / "base")), out, name=NAME, arch=arch)
 
     with tarfile.open(out) as made:
-        files = {one.name: made.extractfile(one).read() for one in made}  # type: ignore[union-attr]
+        files = {each.name: made.extractfile(each).read() for each in made}  # type: ignore[union-attr]
     blobs = {name: data for name, data in files.items() if name.startswith("blobs/")}
     assert all(name == f"blobs/sha256/{digest(data)}" for name, data in blobs.items())
     (entry,) = json.loads(files["index.json"])["manifests"]
     manifest = json.loads(blobs["blobs/" + entry["digest"].replace(":", "/")])
-    paths = ["blobs/" + one["digest"].replace(":", "/") for one in manifest["layers"]]
+    paths = ["blobs/" + each["digest"].replace(":", "/") for each in manifest["layers"]]
     (listed,) = json.loads(files["manifest.json"])
     assert (listed["Layers"], listed["RepoTags"]) == (paths, [NAME])
-    assert [one["size"] for one in manifest["layers"]] == [len(blobs[path]) for path in paths]
+    assert [each["size"] for each in manifest["layers"]] == [len(blobs[path]) for path in paths]
     made_config = json.loads(blobs[listed["Config"]])
     assert (made_config["architecture"], entry["platform"]["architecture"]) == (arch, arch)
     plain = [
@@ -177,15 +177,15 @@ def test_it_runs_the_plugin_as_nobody(tmp_path: Path) -> None:
     assert (inner["User"], inner["Entrypoint"]) == ("65534:65534", ["python3", "-S"])
     assert inner["Cmd"] == ["-m", "gpunode.deviceplugin"]
     assert "PATH=/usr/local/bin:/usr/bin" in inner["Env"]
-    assert [one for one in inner["Env"] if one.startswith("PYTHONPATH")] == ["PYTHONPATH=/app"]
-    assert not [one for one in inner["Env"] if "VISIBLE_DEVICES" in one]
+    assert [variable for variable in inner["Env"] if variable.startswith("PYTHONPATH")] == ["PYTHONPATH=/app"]
+    assert not [variable for variable in inner["Env"] if "VISIBLE_DEVICES" in variable]
 
 
 @pytest.mark.parametrize("config", [{}, {"config": {"Env": ["LANG=C"]}}, {"config": None}])
 def test_a_base_without_a_path_gets_one(config: dict[str, Any]) -> None:
     """ctr gives none to an image that has other variables: no program of it was found."""
     made = image._config({"rootfs": {"diff_ids": []}, **config}, b"")["config"]
-    assert [one for one in made["Env"] if one.startswith("PATH=")] == [image.PATH]
+    assert [variable for variable in made["Env"] if variable.startswith("PATH=")] == [image.PATH]
 
 
 LOCAL, USUAL = "usr/local/bin/python3", "usr/bin/python3"

@@ -153,7 +153,7 @@ def test_the_address_of_tokens_may_have_a_query(server: Registry, tmp_path: Path
 
 def test_an_address_is_told_without_its_query(server: Registry, tmp_path: Path) -> None:
     """A registry's storage is asked by addresses that are signed."""
-    for name in [one for one, data in server.files.items() if b'"digest"' not in data]:
+    for name in [each for each, data in server.files.items() if b'"digest"' not in data]:
         del server.files[name]
 
     said = refusal(server.reference(), tmp_path).message

@@ -122,8 +122,8 @@ def test_options_of_ssh_that_no_key_holds_are_named(folder: Path) -> None:
     written = (folder / "inventory.yaml").read_text()
     assert 'ssh: {known_hosts: "/kh", host_key_check: strict}}   # no key holds proxycommand: ' in written
     assert "{name: gpu-2}   # no key holds userknownhostsfile: " in written
-    one, _ = inventory.load(folder / "inventory.yaml", keys=False).hosts
-    assert one.ssh.host_key_check == "strict"
+    host, _ = inventory.load(folder / "inventory.yaml", keys=False).hosts
+    assert host.ssh.host_key_check == "strict"
 
 
 @pytest.mark.parametrize(
@@ -144,8 +144,8 @@ def test_a_jump_host_of_another_ssh_configuration_is_written_as_it_is_reached_an
     done = init("--from", "conf")
     assert done.exit_code == 0, done.output
     assert (f"No key of it holds {left}: " in done.stderr) == bool(left)
-    (one,) = inventory.load(folder / "inventory.yaml", keys=False).hosts
-    assert (one.name, one.ssh.jump) == ("gpu-1", jump)
+    (host,) = inventory.load(folder / "inventory.yaml", keys=False).hosts
+    assert (host.name, host.ssh.jump) == ("gpu-1", jump)
     assert "# - bastion " in (folder / "inventory.yaml").read_text()
 
 
@@ -191,7 +191,7 @@ def test_a_pipe_that_nobody_writes_to_is_empty(folder: Path) -> None:
 @pytest.mark.parametrize(
     "pattern",
     ["~nobody9/x", "a**b", "/", "x" * 3000, "~/" + "x" * 300, "'a\0b*'", "a\0b/*"],
-    ids=lambda one: one[:9],
+    ids=lambda host: host[:9],
 )
 def test_an_include_of_nothing_is_passed_over(folder: Path, pattern: str) -> None:
     """As ssh does it."""
@@ -244,7 +244,7 @@ def test_what_is_written_is_valid_and_has_the_schema_line(known: Starter, tmp_pa
     file.write_text(text(known))
     read = inventory.load(file, keys=False)
     assert [(host.name, host.ssh.address) for host in read.hosts] == [
-        (one.name, one.address or one.name) for one in known.hosts
+        (host.name, host.address or host.name) for host in known.hosts
     ]
     assert read.cluster.context == (known.context or None)
     assert file.read_text().startswith(f"# yaml-language-server: $schema={SCHEMA}\n")
@@ -297,5 +297,5 @@ def test_a_node_has_its_address_where_ssh_does_not_know_it_by_name(
 )
 def test_names_that_count_up_are_a_range(names: list[str], written: list[str]) -> None:
     assert ranges(names) == written
-    again = [one.name for one in start.from_names(",".join(written)).hosts]
+    again = [host.name for host in start.from_names(",".join(written)).hosts]
     assert again == names

@@ -251,8 +251,8 @@ def test_a_rehearsal_needs_no_installer(tmp_path):
     path = tmp_path / "inventory.yaml"
     run = f'{{from: run, version: "580.178.04", file: none.run, sha256: "{"a" * 64}"}}'
     path.write_text(f"version: 1\ngroups: {{g: {{hosts: [one], driver: {run}}}}}\n")
-    (one,) = load(path, keys=False).hosts
-    assert (one.driver, one.driver_run) == ("580.178.04", None)
+    (host,) = load(path, keys=False).hosts
+    assert (host.driver, host.driver_run) == ("580.178.04", None)
 
 
 def test_a_repository_is_replaced_whole(tmp_path):
@@ -403,7 +403,7 @@ groups: {gpu: {hosts: [a]}}
 """,
     )
     assert inventory.cluster.plugin_config == PluginConfig(files=texts, cdi_directory="/var/run/cdi")
-    assert [(one.cdi, one.device_specs) for one in inventory.hosts] == [(True, False)]
+    assert [(host.cdi, host.device_specs) for host in inventory.hosts] == [(True, False)]
 
 
 def test_taints_are_one_value(tmp_path: Path) -> None:

@@ -43,7 +43,7 @@ def test_a_file_of_a_newer_format_is_refused_by_that_alone(tmp_path: Path) -> No
 def test_mistakes_of_any_number_and_length_are_reported_in_lines_that_can_be_read(tmp_path: Path) -> None:
     """Only the first unknown keys get advice: to look for it takes longer than all else."""
     found = mistakes(tmp_path, HOSTS + "".join(f"grups{number}: 1\n" for number in range(60)))
-    assert [number for number, one in enumerate(found) if "did you mean `groups`?" not in one] == [
+    assert [number for number, mistake in enumerate(found) if "did you mean `groups`?" not in mistake] == [
         *range(50, 60)
     ]
     (long,) = mistakes(tmp_path, f"defaults: {{sudo: {'x' * 10_000}}}\n{HOSTS}")

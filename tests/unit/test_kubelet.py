@@ -188,7 +188,7 @@ FILES = {
 def test_a_file_sets_what_systemd_takes_it_to_set(name: str) -> None:
     """Quotes that are glued together, lines that go on, escapes: none is the shell's way."""
     text, sets = FILES[name]
-    assert {one.name: one.value for one in read_environment(text)} == sets
+    assert {entry.name: entry.value for entry in read_environment(text)} == sets
 
 
 @pytest.mark.parametrize("name", [name for name in FILES if name != "an open quote"])
@@ -196,18 +196,18 @@ def test_what_is_put_into_a_value_is_in_it_and_changes_nothing_else(name: str) -
     """At the place that is said for it, whatever quotes and continued lines there are."""
     text, _ = FILES[name]
     before = read_environment(text)
-    for number, one in enumerate(before):
-        after = read_environment(f"{text[: one.end]} --x{text[one.end :]}")
-        assert [other.value for other in after if other.name != one.name] == [
-            other.value for other in before if other.name != one.name
+    for number, entry in enumerate(before):
+        after = read_environment(f"{text[: entry.end]} --x{text[entry.end :]}")
+        assert [other.value for other in after if other.name != entry.name] == [
+            other.value for other in before if other.name != entry.name
         ]
-        assert after[number].value.split() == [*one.value.split(), "--x"]
+        assert after[number].value.split() == [*entry.value.split(), "--x"]
 
 
 def test_a_quote_that_is_never_closed_is_reported() -> None:
     """It takes in all that follows."""
-    (one,) = read_environment(FILES["an open quote"][0])
-    assert not one.closed
+    (setting,) = read_environment(FILES["an open quote"][0])
+    assert not setting.closed
     assert all(
         one.closed for text, _ in FILES.values() for one in read_environment(text) if one.value != "x\nB=2\n"
     )

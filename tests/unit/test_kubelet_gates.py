@@ -50,7 +50,7 @@ def test_a_gate_is_set_in_a_variable_of_a_unit(before: str, after: str) -> None:
 def test_a_gate_is_set_at_the_end_of_a_command(before: str, after: str) -> None:
     """On a line of its own where the arguments are."""
     text = f"[Service]\n{before}"
-    (setting,) = (one for one in systemd.read_unit(text) if one.key == "ExecStart")
+    (setting,) = (each for each in systemd.read_unit(text) if each.key == "ExecStart")
     assert into_command(text, setting, {"G": True}) == f"[Service]\n{after}"
 
 

@@ -62,6 +62,6 @@ def test_every_package_that_the_tables_know_is_looked_at(family: str) -> None:
         *rows["retired"],
         *rows["toolkit"],
     ]
-    unseen = [name for name in known if not any(fnmatchcase(name, one) for one in system.watch.packages)]
+    unseen = [name for name in known if not any(fnmatchcase(name, each) for each in system.watch.packages)]
     assert not unseen
     assert system.names.family == family

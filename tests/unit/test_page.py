@@ -95,14 +95,14 @@ def test_no_text_of_a_host_or_cluster_controls_the_page(tmp_path: Path) -> None:
     evil = "x\x1b]52;c;\x07\x9b\u202e\u2066 password=hunter2 y"
     page = Page(make(json=True, quiet=True), tmp_path / "report.html", evil)
     facts = right()[1]
-    gpus = tuple(replace(one, name=evil, pci=evil, uuid=evil) for one in facts.gpus)
+    gpus = tuple(replace(gpu, name=evil, pci=evil, uuid=evil) for gpu in facts.gpus)
     outcome = Outcome(
         evil, "right", replace(facts, gpus=gpus, kernel=evil, os=replace(facts.os, pretty=evil))
     )
     failed = Outcome("b" + evil, "failed", problem=Problem("", evil, fix=evil))
-    for one in (outcome, failed):
-        page.event(Event("stage", one.host, evil))
-        page.outcome(one)
+    for member in (outcome, failed):
+        page.event(Event("stage", member.host, evil))
+        page.outcome(member)
     page.plans([outcome, failed])
     page.links("c" + evil, [Verdict.broken("PCI", evil, cause=evil, fix=evil)])
     page.cluster(evil, [Difference(Title("DaemonSet", evil), "changed", (evil, f"-{evil}\n{evil}"))])

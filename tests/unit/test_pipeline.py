@@ -159,8 +159,8 @@ def test_where_a_daemon_reload_takes_gpus_every_service_change_is_one_that_ends_
         changed = [change for change in changes if isinstance(change, Service)]
         assert changed
         loses = inside in users
-        assert {one.loses for one in changed} == {loses}
-        assert all(one.ends == ends and (one.note == pipeline.LOSES) == loses for one in changed)
+        assert {change.loses for change in changed} == {loses}
+        assert all(change.ends == ends and (change.note == pipeline.LOSES) == loses for change in changed)
         found = impact.disturbance_of(changed)
         assert (found.devices, found.ends_gpu_work) == (loses, loses)
 

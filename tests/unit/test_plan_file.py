@@ -130,8 +130,8 @@ def test_what_was_not_reviewed_deviates(
     before: Member, after: Member, codes: list[str], inventory: Path
 ) -> None:
     deviations = plan_file.compare(plan(inventory, before), plan(inventory, after))
-    assert [one.code for one in deviations] == codes
-    assert all(one.what for one in deviations)
+    assert [deviation.code for deviation in deviations] == codes
+    assert all(deviation.what for deviation in deviations)
 
 
 def test_a_plan_is_bound_to_inventory_version_and_cluster(inventory: Path) -> None:
@@ -144,7 +144,7 @@ def test_a_plan_is_bound_to_inventory_version_and_cluster(inventory: Path) -> No
     ]
     after = plan(inventory, SAME, cluster=[LABEL, more, pods[0]])
     found = plan_file.compare(replace(before, version="0.0.1"), after)
-    assert [one.code for one in found] == ["version", "inventory", "cluster", "cluster"]
+    assert [problem.code for problem in found] == ["version", "inventory", "cluster", "cluster"]
     again = replace(after, cluster=plan(inventory, SAME, cluster=[LABEL, more, pods[1]]).cluster)
     assert plan_file.compare(after, again) == []
 

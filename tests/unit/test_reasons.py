@@ -81,11 +81,11 @@ def test_each_choice_has_what_decided_it(
     base: str, wishes: dict[str, Any], over: dict[str, Any], code: str, chosen: str, why: str
 ) -> None:
     """The inventory, what is installed, or the tables."""
-    (found,) = [one for one in choices(base, wishes, over) if one.code == code]
+    (found,) = [choice for choice in choices(base, wishes, over) if choice.code == code]
     assert (found.chosen, found.why) == (chosen, why)
 
 
 def test_a_host_that_is_refused_has_the_choices_before_that() -> None:
     """Its repository begins after the last branch of its GPU."""
     over = {"os": {"id": "ubuntu", "version": "26.04", "pretty": "Ubuntu 26.04 LTS"}}
-    assert [one.code for one in choices("legacy", {}, over)] == ["system", "gpu"]
+    assert [choice.code for choice in choices("legacy", {}, over)] == ["system", "gpu"]

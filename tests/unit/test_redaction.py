@@ -44,8 +44,8 @@ def test_each_pattern_finds_a_case() -> None:
     """A pattern that finds none is not tested, or not needed."""
     texts = "\n".join(SECRETS)
     places = *redaction.PLACES, *redaction.LINES, *(pattern for _, pattern in redaction.WITH)
-    unused = [one for one in (*redaction.TOKENS, redaction.CRYPT) if not re.search(one, texts)]
-    unused += [one for one in places if not re.search(one, texts.lower(), re.MULTILINE)]
+    unused = [pattern for pattern in (*redaction.TOKENS, redaction.CRYPT) if not re.search(pattern, texts)]
+    unused += [place for place in places if not re.search(place, texts.lower(), re.MULTILINE)]
     assert not unused
 
 

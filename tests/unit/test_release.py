@@ -143,9 +143,9 @@ def test_a_bill_of_materials_has_every_locked_version(dist: Path, bom: str, lock
     """CycloneDX, with the hashes of the lock."""
     content = json.loads((dist / bom).read_text())
     assert content["bomFormat"] == "CycloneDX"
-    found = {f"{one['name']}=={one['version']}" for one in content["components"]}
+    found = {f"{component['name']}=={component['version']}" for component in content["components"]}
     assert found == pins(lock)
-    assert all(one["externalReferences"][0]["hashes"] for one in content["components"])
+    assert all(component["externalReferences"][0]["hashes"] for component in content["components"])
 
 
 def test_users_get_none_of_the_tools() -> None:
@@ -154,7 +154,7 @@ def test_users_get_none_of_the_tools() -> None:
     locked = (ROOT / "requirements.lock").read_text()
     tools = ("zensical", "cyclonedx", "hatchling", "pytest", "ruff", "mypy")
     assert [name for name in tools if name in locked] == []
-    assert [name for name in tools if any(name in one for one in project["project"]["dependencies"])] == []
+    assert [name for name in tools if any(name in each for each in project["project"]["dependencies"])] == []
     assert pins("requirements.lock") <= pins("requirements-dev.lock")  # the tests run with these
 
 

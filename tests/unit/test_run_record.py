@@ -31,7 +31,7 @@ def test_what_was_written_is_read(tmp_path: Path) -> None:
 
     found = history.read(run.path)
 
-    assert {name: (one.state, one.why) for name, one in found.hosts.items()} == {
+    assert {name: (host.state, host.why) for name, host in found.hosts.items()} == {
         "a": ("proven", ""),
         "b": ("failed", "it broke"),
         "c": ("waiting", ""),

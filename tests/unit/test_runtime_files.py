@@ -78,7 +78,7 @@ def test_a_daemon_json_gains_the_runtime_and_keeps_all_else(text: str) -> None:
     assert daemon_json(merged, default=True) == merged
     for line in _gone(text, merged):
         assert f"{line}," in merged or line.rstrip("} ") in merged or "runtime" in line or '"path"' in line
-    before, after = (json.loads(one.lstrip("\ufeff") or "{}") for one in (text, merged))
+    before, after = (json.loads(each.lstrip("\ufeff") or "{}") for each in (text, merged))
     had, has = before.get("runtimes") or {}, after["runtimes"]
     assert after == {**before, "default-runtime": "nvidia", "runtimes": {**had, "nvidia": has["nvidia"]}}
     assert "nvidia" in had or has["nvidia"] == NVIDIA

@@ -90,12 +90,12 @@ def files(**contents: str) -> dict[str, File]:
 def after(before: dict[str, File], changes: tuple[Change, ...]) -> dict[str, File]:
     """The facts once these changes were made."""
     found = dict(before)
-    for one in changes:
-        if isinstance(one, WriteFile):
-            assert found[one.path].content == one.before
-            found[one.path] = File(one.path, exists=True, content=one.content)
-        elif isinstance(one, RemoveFile):
-            found[one.path] = File(one.path, exists=False)
+    for change in changes:
+        if isinstance(change, WriteFile):
+            assert found[change.path].content == change.before
+            found[change.path] = File(change.path, exists=True, content=change.content)
+        elif isinstance(change, RemoveFile):
+            found[change.path] = File(change.path, exists=False)
     return found
 
 
@@ -169,7 +169,7 @@ def test_it_is_taken_back_byte_for_byte(contents: dict[str, str], paths: list[st
 
     changes = plan.disable(now)
     assert after(now, changes) == before
-    assert all(one.folder for one in changes if isinstance(one, RemoveFile))
+    assert all(change.folder for change in changes if isinstance(change, RemoveFile))
     assert plan.disable(before) == ()
 
 
@@ -180,7 +180,7 @@ def test_the_operators_configuration_is_extended_in_place() -> None:
     now = after(before, plan.enable(before, 36, WANTED)[0])
 
     text = content(now, "/etc/kubernetes/own.yaml")
-    assert [one["urlPrefix"] for one in yaml.safe_load(text)["extenders"]] == [
+    assert [extender["urlPrefix"] for extender in yaml.safe_load(text)["extenders"]] == [
         "https://10.96.0.7/share",
         "http://other:80",
     ]
@@ -197,7 +197,7 @@ def test_another_certificate_starts_the_scheduler_again() -> None:
     again, changed = plan.enable(after(before, changes), 36, other)
 
     assert volume != changed
-    assert [one.path for one in again if isinstance(one, WriteFile)] == [
+    assert [change.path for change in again if isinstance(change, WriteFile)] == [
         f"{plan.FOLDER}/client.crt",
         MANIFEST,
     ]

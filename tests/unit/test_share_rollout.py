@@ -38,15 +38,15 @@ def test_a_scheduler_that_does_not_come_back_is_put_back(
     changes, volume = plan.enable(state, 36, WANTED)
     notes: list[str] = []
 
-    def again(_session: Any, one: Member) -> Member:
-        assert one.outcome is not None
-        assert one.outcome.facts is not None
-        return replace(one, outcome=replace(one.outcome, facts=replace(one.outcome.facts, files=state)))
+    def again(_session: Any, each: Member) -> Member:
+        assert each.outcome is not None
+        assert each.outcome.facts is not None
+        return replace(each, outcome=replace(each.outcome, facts=replace(each.outcome.facts, files=state)))
 
-    def made(session: Any, one: Member) -> Member:
+    def made(session: Any, each: Member) -> Member:
         nonlocal state
-        state = after(state, one.changes)
-        return again(session, one)
+        state = after(state, each.changes)
+        return again(session, each)
 
     def came_back(_api: Any, node: str, waited: str, _reporter: Any) -> str:
         assert (node, waited) == ("cp-1", volume)
@@ -93,7 +93,7 @@ def test_all_schedulers_are_changed_or_none(monkeypatch: pytest.MonkeyPatch, the
     monkeypatch.setattr(control_plane, "schedulers", lambda _api: there)
     node: Any = SimpleNamespace(name="cp-1")
     monkeypatch.setattr(
-        share.nodes, "locate", lambda _api, members, **_: [replace(one, node=node) for one in members]
+        share.nodes, "locate", lambda _api, members, **_: [replace(each, node=node) for each in members]
     )
     reporter = SimpleNamespace(failures=lambda _: None, note=None)
     session: Any = SimpleNamespace(
@@ -103,7 +103,7 @@ def test_all_schedulers_are_changed_or_none(monkeypatch: pytest.MonkeyPatch, the
     )
     api: Any = None
     if there == {"cp-1"}:
-        assert [one.host.name for one in share._schedulers(session, api)[0]] == ["cp-1"]
+        assert [scheduler.host.name for scheduler in share._schedulers(session, api)[0]] == ["cp-1"]
     else:
         with pytest.raises(ClusterError, match="cp-2 were not inspected"):
             share._schedulers(session, api)
@@ -246,7 +246,7 @@ def test_with_a_limit_findings_on_other_nodes_do_not_count(
     node: Any = SimpleNamespace(name="n2")
     monkeypatch.setattr(shares.nodes, "connect", lambda _: None)
     monkeypatch.setattr(
-        shares.nodes, "locate", lambda _, members, **__: [replace(one, node=node) for one in members]
+        shares.nodes, "locate", lambda _, members, **__: [replace(member, node=node) for member in members]
     )
     monkeypatch.setattr(shares, "_state", lambda _: (there, [pod("a", 4, on="n1")]))
     monkeypatch.setattr(shares.other_owners, "list_others", lambda _: ())
@@ -296,7 +296,7 @@ def test_inspect_asks_plugins_where_no_host_answers_and_keeps_to_the_limit(
     asked: list[list[str]] = []
 
     def usage(_api: Any, _namespace: str, nodes: Any, _pods: Any) -> tuple[NodeUsage, ...]:
-        asked.append([one["metadata"]["name"] for one in nodes])
+        asked.append([node["metadata"]["name"] for node in nodes])
         user = User("default/a", "c0", MEM, 4)
         return tuple(
             NodeUsage(name, (Gpu(f"GPU-{name}-0", "0", "A100", 1, users=(user,)),)) for name in asked[-1]
@@ -313,7 +313,7 @@ def test_inspect_asks_plugins_where_no_host_answers_and_keeps_to_the_limit(
         inventory=Inventory("", (), Cluster()), reporter=SimpleNamespace(note=None)
     )
     shares.inspect(session, details=False, selected=selected)
-    used = [(one.node, one.gpu, one.used) for one in found]
+    used = [(result.node, result.gpu, result.used) for result in found]
     assert used == [("n1", "0", 0)] + ([] if selected else [("n2", "0", 4)])
     assert asked == ([] if selected else [["n2"]])
 

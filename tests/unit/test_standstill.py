@@ -32,8 +32,8 @@ def member(*changes: Any, applied: tuple[Any, ...] = (), idle_pods_left: bool = 
     return Member(HOST, outcome, idle_pods_left=idle_pods_left)
 
 
-def prepared(one: Member, stopped: Problem | None = None) -> Member:
-    return work.clear_again(None, one, cast("Visit", None), lambda _: None, stopped=lambda: stopped)
+def prepared(waiting: Member, stopped: Problem | None = None) -> Member:
+    return work.clear_again(None, waiting, cast("Visit", None), lambda _: None, stopped=lambda: stopped)
 
 
 @pytest.fixture
@@ -43,8 +43,8 @@ def waits(monkeypatch: pytest.MonkeyPatch) -> Callable[[work.End | ClusterError]
     def end(how: work.End | ClusterError) -> list[str]:
         asked: list[str] = []
 
-        def ended(_api: Any, one: Member, *_: Any) -> work.End:
-            asked.append(one.host.name)
+        def ended(_api: Any, waiting: Member, *_: Any) -> work.End:
+            asked.append(waiting.host.name)
             if isinstance(how, ClusterError):
                 raise how
             return how
@@ -134,11 +134,11 @@ class Session:
 def test_only_the_operator_pauses_a_run(
     waits: Callable[[work.End | ClusterError], list[str]], set_: bool, lost: str, code: str, ends: int
 ) -> None:
-    one = member(REBOOT)
-    assert one.outcome
-    waits(work.End("ml/train", one.outcome))
+    waiting = member(REBOOT)
+    assert waiting.outcome
+    waits(work.End("ml/train", waiting.outcome))
     run = Run(*cast("Any", (None, None, SimpleNamespace(lost=lost), SimpleNamespace(set=set_), {}, True)))
-    after = prepared(one, run.stopped)
+    after = prepared(waiting, run.stopped)
     assert after.reason
     assert (after.reason.code, exit_codes.of_run([after])) == (code, ends)
 
@@ -155,9 +155,9 @@ def test_every_round_asks_before_it_changes_anything(later: Any, monkeypatch: py
         done.append("apply")
         return replace(outcome, status="changed", applied=outcome.plan.changes, plan=plans.pop(0))
 
-    def ready(one: Member, *_: Any) -> Member:
+    def ready(waiting: Member, *_: Any) -> Member:
         done.append("ask")
-        return one
+        return waiting
 
     monkeypatch.setattr(converge, "apply", apply)
     shown = frozenset({("write", "files"), ("reboot", "")})
@@ -168,8 +168,8 @@ def test_every_round_asks_before_it_changes_anything(later: Any, monkeypatch: py
     assert after.outcome is not None
     assert after.outcome.status == "changed"
 
-    def another(one: Member, *_: Any) -> Member:
-        return replace(one, outcome=member(Service("docker.service", "why", restart=True)).outcome)
+    def another(waiting: Member, *_: Any) -> Member:
+        return replace(waiting, outcome=member(Service("docker.service", "why", restart=True)).outcome)
 
     done.clear()
     (after,) = rounds.converge_all(
@@ -232,8 +232,8 @@ def test_a_pod_that_runs_by_the_time_that_others_have_left_the_gpus_is_waited_fo
     monkeypatch.setattr(
         converge, "probe_and_plan", lambda *_: Outcome("h", "planned", replace(seen, gpu_users=users.pop(0)))
     )
-    one = replace(member(REBOOT), node=cast("Any", SimpleNamespace(name="n")))
-    end = work.wait_for_end(cast("Api", object()), one, cast("Visit", None), lambda _: None, lambda: None)
+    waiting = replace(member(REBOOT), node=cast("Any", SimpleNamespace(name="n")))
+    end = work.wait_for_end(cast("Api", object()), waiting, cast("Visit", None), lambda _: None, lambda: None)
     assert (end.left, pods) == ("ml/train", [])
 
 
@@ -279,4 +279,4 @@ def test_a_kubelet_that_does_not_report_leaves_it_open_whether_a_pod_runs(
 ) -> None:
     """Its node is not Ready, or it has not reported since the host's boot: the pod counts as working."""
     found: tuple[Work, ...] = drain.work_on(cast("Api", cluster), "n", "b1")
-    assert [one.standstill for one in found] == [standstill]
+    assert [pod.standstill for pod in found] == [standstill]

@@ -65,17 +65,17 @@ def test_processes_outside_kubernetes_are_named_by_their_hosts() -> None:
     def located(_: object, members: list[Member], **__: object) -> list[Member]:
         there = {"a": "gpu-11", "b": "gpu-12"}
         return [
-            replace(one, node=SimpleNamespace(name=there[one.host.name]))
-            for one in members
-            if one.host.name in there
+            replace(member, node=SimpleNamespace(name=there[member.host.name]))
+            for member in members
+            if member.host.name in there
         ]
 
     def probed(_: object, members: list[Member], *, plans: bool) -> list[Member]:
         assert not plans
-        asked.extend(one.host.name for one in members)
+        asked.extend(member.host.name for member in members)
         facts = SimpleNamespace(gpu_users=users)
         outcomes = [Outcome(one.host.name, "right", facts=facts) for one in members]  # type: ignore[arg-type]
-        return [replace(one, outcome=outcome) for one, outcome in zip(members, outcomes, strict=True)]
+        return [replace(each, outcome=outcome) for each, outcome in zip(members, outcomes, strict=True)]
 
     reporter = mock.Mock()
     session = SimpleNamespace(hosts=hosts, for_each_host=probed, reporter=reporter)
@@ -131,7 +131,7 @@ def test_promises_stand_beside_what_the_kubelet_allocated(capsys: pytest.Capture
     Lines(quiet=False).rows("gpu", COLUMNS, rows)
     found = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     keys = ("promised", "units", "allocated")
-    assert [[one[key] for key in keys] for one in found] == [[9, 16, 4], [None, None, None]]
+    assert [[each[key] for key in keys] for each in found] == [[9, 16, 4], [None, None, None]]
 
 
 @pytest.mark.parametrize(
@@ -156,7 +156,7 @@ def test_without_the_extender_a_pod_was_promised_what_it_has(
     (shown,) = reporter.rows.call_args.args[2]
     assert shown[COLUMNS.index("promised")] == promised
     *found, scope = (call.args[0] for call in reporter.note.call_args_list)
-    assert [one.rpartition(":")[0] for one in found] == noted
+    assert [text.rpartition(":")[0] for text in found] == noted
     assert scope == "Device plugins report this. `gpunode verify` checks whether new pods get a GPU."
 
 
@@ -177,9 +177,9 @@ def test_pods_whose_gpu_is_not_the_promised_one_are_named(
     rows = {("n", gpu): sharing(gpu, *uses) for gpu, uses in promised.items()}
     found = list(find_differences(node, MEM, rows))
     assert len(found) == len(words)
-    for one, expected in zip(found, words, strict=True):
-        assert expected in one
-        assert "gpunode share fsck" in one
+    for each, expected in zip(found, words, strict=True):
+        assert expected in each
+        assert "gpunode share fsck" in each
 
 
 def test_the_last_line_counts_gpus_and_what_is_not_known() -> None:
@@ -220,7 +220,7 @@ def test_what_is_free_of_shared_gpus_is_counted_in_shares() -> None:
         for name, some in offers.items()
     ]
     gpus = {"slices": (BUSY, BUSY), "memory": (BUSY,), "whole": (BUSY,), "mig": (BUSY, BUSY)}
-    found = [NodeUsage(name, one) for name, one in gpus.items()]
+    found = [NodeUsage(name, gpu) for name, gpu in gpus.items()]
     found.append(NodeUsage("silent", reason=Problem("no-plugin", "not there")))
     slices = pod("s", on="slices")
     slices["spec"]["containers"] = [{"name": "c", "resources": {"limits": {"nvidia.com/gpu": "2"}}}]

@@ -53,9 +53,9 @@ def test_members_are_those_that_tarfile_wrote(format: int) -> None:
             member.type, member.linkname, member.size = kind, link, 700 if kind == tarfile.REGTYPE else 0
             made.addfile(member, io.BytesIO(name.encode()[:1] * 700))
     with tarfile.open(fileobj=io.BytesIO(out.getvalue())) as made:
-        expected = [(one.name, one.linkname, one.offset_data, one.size) for one in made]
+        expected = [(entry.name, entry.linkname, entry.offset_data, entry.size) for entry in made]
     out.seek(0)
-    found = [(one.name.rstrip("/"), one.link, one.offset, one.size) for one in tars.members(out)]
+    found = [(entry.name.rstrip("/"), entry.link, entry.offset, entry.size) for entry in tars.members(out)]
     assert found == expected
 
 
@@ -104,7 +104,7 @@ def test_names_without_end_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_headers_without_end_are_read_without_recursion() -> None:
     """tarfile recurses at each."""
     data = extended(b"x", b"12 path=abc\n") * 5000 + header("a") + bytes(1024)
-    assert [one.name for one in tars.members(io.BytesIO(data))] == ["abc"]
+    assert [member.name for member in tars.members(io.BytesIO(data))] == ["abc"]
 
 
 def test_links_are_followed_within_the_archive(tmp_path: Path) -> None:

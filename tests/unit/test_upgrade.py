@@ -23,8 +23,8 @@ def found(base: str, over: dict[str, Any], target: int, **wishes: Any) -> list[s
     if base == MODERN:  # its own file has a mistake
         over = {**over, "files": {FLAGS: "KUBELET_EXTRA_ARGS=--v=2\n", **over.get("files", {})}}
     made = upgrade.lint(host, cases.facts(base, over), target)
-    assert all(one.what and one.fix for one in made)
-    return sorted({one.code for one in made})
+    assert all(problem.what and problem.fix for problem in made)
+    return sorted({problem.code for problem in made})
 
 
 def arguments(words: str, version: str = "1.9.11") -> dict[str, Any]:
@@ -32,7 +32,7 @@ def arguments(words: str, version: str = "1.9.11") -> dict[str, Any]:
 
 
 def causes(over: dict[str, Any], target: int) -> str:
-    return "\n".join(one.what for one in upgrade.lint(HOST, cases.facts(MODERN, over), target))
+    return "\n".join(finding.what for finding in upgrade.lint(HOST, cases.facts(MODERN, over), target))
 
 
 def test_a_flag_that_is_gone_is_found() -> None:
@@ -102,8 +102,8 @@ def test_a_node_of_microk8s_is_judged_by_its_files_of_arguments(
         "containerd": {"version": "1.5.13"},
     }
     made = upgrade.lint(HOST, cases.facts("microk8s", over), 36)
-    assert [one.code for one in made] == codes
-    assert all(ARGS in one.what or "kubelet" in one.what for one in made)
+    assert [problem.code for problem in made] == codes
+    assert all(ARGS in finding.what or "kubelet" in finding.what for finding in made)
 
 
 UNIT = "# /etc/systemd/system/node.service\n[Service]\nExecStart="
@@ -138,8 +138,8 @@ def test_nodes_of_distributions_are_judged_by_what_their_users_pass(
 ) -> None:
     """Each in its own way; what a release of theirs sets itself is its own."""
     made = upgrade.lint(HOST, cases.facts("k3s", over), 37)
-    assert [one.code for one in made] == codes
-    assert all(words in one.what for one in made)
+    assert [problem.code for problem in made] == codes
+    assert all(words in finding.what for finding in made)
 
 
 def test_a_cgroup_is_allowed_where_the_distribution_reads_it() -> None:

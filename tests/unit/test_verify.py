@@ -37,10 +37,10 @@ def right(base: str = "modern") -> tuple[Host, Facts]:
                 "index": n,
                 "uuid": f"GPU-{n}",
                 "name": "P100",
-                "pci": f"0000{one.address.upper()}",
+                "pci": f"0000{each.address.upper()}",
                 "memory_mib": 16384,
             }
-            for n, one in enumerate(there)
+            for n, each in enumerate(there)
         ]
         return host, cases.overlaid(seen, {"gpus": gpus})
     gpus = [
@@ -209,7 +209,7 @@ def test_a_hook_that_runc_does_not_know_of_is_said_beside_a_runtime_that_works()
     host = cases.host("modern", {"toolkit": "1.17.8"})
     _, seen = right()
     seen = cases.applied(seen, pipeline.plan(host, seen, decide(host, seen, None)).changes)
-    link = next(one for one in judge_host(converge.plan_host(host, seen, None)) if one.layer == "runtime")
+    link = next(each for each in judge_host(converge.plan_host(host, seen, None)) if each.layer == "runtime")
     assert (link.status, "passDeviceSpecs" in link.fix) == ("ok", True)
     assert "NVIDIA's toolkit is 1.17.8: its hook" in link.cause
 

@@ -294,7 +294,7 @@ def test_a_host_without_a_python_that_is_new_enough_gets_the_inventorys_build(
     assert list(place.iterdir()) == []
     done = machine.run(sudo=True, stdin=stdin, install=error.install)
     assert done.stdout == b'\n@gpunode-ready\nran {"job":1} payload\n', done.stderr
-    assert [one.name for one in place.iterdir()] == ["python"]
+    assert [entry.name for entry in place.iterdir()] == ["python"]
 
 
 def test_a_python_without_json_is_told_so(machine: Machine, stdin: bytes, tmp_path: Path) -> None:

@@ -137,8 +137,8 @@ def _replace(name: str, root: Path, release: driver.Release, built: Path) -> boo
             path.write_text("stand-in\n")
         (folder / "gsp_lab.bin").symlink_to(driver.STATE)
         return True
-    parts = {one: built / f"{one}.so.{release.number}" for one in LIBRARIES}
-    parts |= {one: built / one for one in ("nvidia-smi", "nvidia-modprobe", "nvidia-persistenced")}
+    parts = {library: built / f"{library}.so.{release.number}" for library in LIBRARIES}
+    parts |= {each: built / each for each in ("nvidia-smi", "nvidia-modprobe", "nvidia-persistenced")}
     found = [path for path in root.rglob("*") if _is_program(path)]
     for path in found:
         new = parts.get(path.name.partition(".so.")[0], built / "empty.so")

@@ -34,9 +34,9 @@ def repositories() -> Path:
             streams = {}
             for branch, packages in parts.items():
                 for stream, other in (("open", "latest"), ("dkms", "open")):
-                    names = [one for one in packages if one.name != f"kmod-nvidia-{other}-dkms"]
+                    names = [package for package in packages if package.name != f"kmod-nvidia-{other}-dkms"]
                     streams[f"{branch}-{stream}"] = names
-            build(folder / "cuda", [one for packages in parts.values() for one in packages], key, streams)
+            build(folder / "cuda", [each for packages in parts.values() for each in packages], key, streams)
         sources = builds.source(builds.TOOLKIT)
         build(folder / "toolkit", _toolkit(toolkit.VERSIONS[-1], programs, sources), key)
         build(folder / "epel", [Package("dkms", "3.3.0-1.el9")], key)
@@ -57,7 +57,7 @@ def repositories() -> Path:
 
 
 def _driver(release: driver.Release, built: Path) -> list[Package]:
-    debs = {one.name: one for one in driver.packages(release, built)}
+    debs = {package.name: package for package in driver.packages(release, built)}
     version, full = f"3:{release.number}", f"3:{release.number}-1.el9"
 
     def made(
@@ -67,7 +67,7 @@ def _driver(release: driver.Release, built: Path) -> list[Package]:
         more: tuple[str, ...] = (),
         **rest: object,
     ) -> Package:
-        files, modes = _files(*(debs[one] for one in of))
+        files, modes = _files(*(debs[text] for text in of))
         lines = (*(f"Requires: {need} = {version}" for need in needs), *more)
         return Package(name, full, lines, "x86_64", files, modes, **rest)  # type: ignore[arg-type]
 
@@ -120,7 +120,7 @@ def _driver(release: driver.Release, built: Path) -> list[Package]:
 
 
 def _toolkit(version: str, programs: Path, sources: Path) -> list[Package]:
-    debs = {one.name: one for one in toolkit.packages(version, programs, sources)}
+    debs = {package.name: package for package in toolkit.packages(version, programs, sources)}
     needs = {
         "nvidia-container-toolkit": ("libnvidia-container-tools", "nvidia-container-toolkit-base"),
         "libnvidia-container-tools": ("libnvidia-container1",),
@@ -140,10 +140,10 @@ def _toolkit(version: str, programs: Path, sources: Path) -> list[Package]:
             f"{version}-1",
             tuple(f"Requires: {need} = {version}-1" for need in needs.get(name, ())),
             "x86_64",
-            *_files(one),
+            *_files(each),
             scripts.get(name, {}),
         )
-        for name, one in debs.items()
+        for name, each in debs.items()
     ]
 
 

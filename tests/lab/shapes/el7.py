@@ -105,10 +105,10 @@ def become(node: Node, uri: str, key: Path) -> None:
 
 def _driver(built: Path, running: str) -> list[Package]:
     """With the files of a release, as it was compiled."""
-    debs = {one.name: one for one in driver.packages(driver.Release(VERSION, _CUDA), built)}
+    debs = {package.name: package for package in driver.packages(driver.Release(VERSION, _CUDA), built)}
 
     def made(name: str, of: tuple[str, ...], needs: tuple[str, ...] = (), post: str = "") -> Package:
-        files, modes = rpm._files(*(debs[one] for one in of))
+        files, modes = rpm._files(*(debs[text] for text in of))
         lines = tuple(f"Requires: {need}" for need in needs)
         return Package(name, _FULL, lines, "x86_64", files, modes, {"post": post} if post else {})
 

@@ -87,11 +87,11 @@ def become(node: Node, uri: str, key: Path) -> None:
 
 def _packages(work: Path) -> list[deb.Package]:
     release = driver.Release(VERSION, _CUDA)
-    debs = {one.name: one for one in driver.packages(release, _compile(work, release))}
+    debs = {package.name: package for package in driver.packages(release, _compile(work, release))}
     made = []
     for name, (parts, needs) in _PARTS.items():
         own = [debs[part] for part in parts]
-        scripts = [one.scripts for one in own if one.scripts]
+        scripts = [package.scripts for package in own if package.scripts]
         more = ("dkms", "gcc", "libc6-dev") if name == "nvidia-dkms-460" else ()
         made.append(
             deb.Package(
@@ -104,9 +104,9 @@ def _packages(work: Path) -> list[deb.Package]:
                     *(["adduser"] if "utils" in name else []),
                 ),
                 {"Source": "nvidia-graphics-drivers-460"},
-                {path: content for one in own for path, content in one.files.items()},
+                {path: content for package in own for path, content in package.files.items()},
                 scripts[0] if scripts else {},
-                {path: mode for one in own for path, mode in one.modes.items()},
+                {path: mode for package in own for path, mode in package.modes.items()},
             )
         )
     return made

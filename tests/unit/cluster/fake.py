@@ -57,10 +57,10 @@ def discovered(where: str, minor: int = 36) -> Object | None:
     if where == "/apis":
         groups: Object = {}
         every = [kind.api for kind in KINDS.values() if "/" in kind.api]
-        every += [one for one in NEWER if minor < UNTIL.get(one.partition("/")[0], 22)]
-        for api in dict.fromkeys(one for one in every if minor >= SINCE.get(one, 0)):
-            one = {"groupVersion": api, "version": api.partition("/")[2]}
-            groups[api] = {"name": api.partition("/")[0], "versions": [one], "preferredVersion": one}
+        every += [text for text in NEWER if minor < UNTIL.get(text.partition("/")[0], 22)]
+        for api in dict.fromkeys(each for each in every if minor >= SINCE.get(each, 0)):
+            item = {"groupVersion": api, "version": api.partition("/")[2]}
+            groups[api] = {"name": api.partition("/")[0], "versions": [item], "preferredVersion": item}
         return {"kind": "APIGroupList", "groups": list(groups.values())}
     api = where.partition("/api/")[2] or where.partition("/apis/")[2]
     found = [(name, kind) for name, kind in KINDS.items() if kind.api == api]
@@ -191,7 +191,7 @@ class FakeApi:
             self.history.append((self.version, "DELETED", where, gone))
             self.changed.notify_all()
             for other, item in list(self.objects.items()):
-                owners = [one["uid"] for one in item["metadata"].get("ownerReferences", [])]
+                owners = [reference["uid"] for reference in item["metadata"].get("ownerReferences", [])]
                 if gone["metadata"]["uid"] in owners:
                     self.drop(other)
 
@@ -329,7 +329,7 @@ def _handler(api: FakeApi) -> type[BaseHTTPRequestHandler]:
             return api.objects[where]
 
         def items(self, kind: str, where: str, query: dict[str, str]) -> Object:
-            found = [one for one in api.all(kind) if self.inside(one, where) and selector(query)(one)]
+            found = [item for item in api.all(kind) if self.inside(item, where) and selector(query)(item)]
             limit, start = int(query.get("limit", 500)), int(query.get("continue", 0))
             more = str(start + limit) if start + limit < len(found) else ""
             meta = {"resourceVersion": str(api.version), "continue": more}
@@ -354,7 +354,7 @@ def _handler(api: FakeApi) -> type[BaseHTTPRequestHandler]:
             self.close_connection = True
             while True:
                 with api.changed:
-                    news = [one for one in api.history if one[0] > seen]
+                    news = [each for each in api.history if each[0] > seen]
                     if not news:
                         left = end - time.monotonic()
                         if left <= 0 or not api.changed.wait(left):

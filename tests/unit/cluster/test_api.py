@@ -57,7 +57,7 @@ def test_an_absent_object_is_none_and_a_long_list_comes_in_pages(
         add_node(fake, f"n{number}")
     assert api.get("Node", "none") is None
     assert [item["metadata"]["name"] for item in api.find("Node")[0]] == ["n0", "n1", "n2", "n3", "n4"]
-    assert len([one for one in fake.requests if one[1] == "/api/v1/nodes"]) == 3
+    assert len([request for request in fake.requests if request[1] == "/api/v1/nodes"]) == 3
 
 
 def test_a_refused_connection_names_the_address_and_its_source(tmp_path: Path) -> None:
@@ -326,7 +326,7 @@ def test_what_is_there_comes_first_and_then_every_change(api: Api, fake: FakeApi
     assert set(next(seen)) == {"a", "b"}
     fake.drop("/api/v1/nodes/a")
     assert set(next(seen)) == {"b"}
-    lists = [one for one in fake.requests if not one[2].get("watch")]
+    lists = [request for request in fake.requests if not request[2].get("watch")]
     assert len(lists) == 1
     seen.close()  # type: ignore[attr-defined]
 

@@ -32,17 +32,17 @@ def foreign(kind: str, name: str, namespace: str | None = None, **more: object) 
 def test_a_plan_shows_what_would_be_made_and_makes_nothing(api: Api, fake: FakeApi) -> None:
     """Into an empty cluster everything is created, and the dry run leaves it empty."""
     differences = apply.diff(api, ALL)
-    assert {one.action for one in differences} == {"created"}
+    assert {change.action for change in differences} == {"created"}
     assert "+  name: gpunode-device-plugin" in differences[-2].lines
     assert fake.objects == {}
 
 
 def test_applying_twice_changes_nothing_the_second_time(api: Api, fake: FakeApi) -> None:
     """Idempotence is read off the API server's own answers."""
-    assert {one.action for one in apply.apply(api, ALL)} == {"created"}
+    assert {change.action for change in apply.apply(api, ALL)} == {"created"}
     version = fake.version
-    assert {one.action for one in apply.diff(api, ALL)} == {"same"}
-    assert {one.action for one in apply.apply(api, ALL)} == {"same"}
+    assert {change.action for change in apply.diff(api, ALL)} == {"same"}
+    assert {change.action for change in apply.apply(api, ALL)} == {"same"}
     assert fake.version == version
 
 
@@ -50,11 +50,11 @@ def test_a_new_image_shows_as_one_changed_line(api: Api, fake: FakeApi) -> None:
     """The diff is of what a person wrote, without status, versions and other bookkeeping."""
     apply.apply(api, ALL)
     changed = [
-        one
-        for one in apply.diff(api, Spec(NS, PluginImage("gpunode/device-plugin:0.2.0"), CONFIG).manifests)
-        if one.lines
+        change
+        for change in apply.diff(api, Spec(NS, PluginImage("gpunode/device-plugin:0.2.0"), CONFIG).manifests)
+        if change.lines
     ]
-    assert [one.what for one in changed] == [
+    assert [change.what for change in changed] == [
         "DaemonSet gpunode/gpunode-device-plugin",
         "DaemonSet gpunode/gpunode-device-plugin-class",
     ]
@@ -68,7 +68,7 @@ def test_a_new_image_shows_as_one_changed_line(api: Api, fake: FakeApi) -> None:
 def test_namespaces_come_first_and_go_last(api: Api, fake: FakeApi, told: list[str]) -> None:
     """An order that works in both directions, whatever order the manifests come in."""
     apply.apply(api, list(reversed(ALL)))
-    made = [one[1].rsplit("/", 2)[-2] for one in fake.requests if one[0] == "PATCH"]
+    made = [request[1].rsplit("/", 2)[-2] for request in fake.requests if request[0] == "PATCH"]
     assert made == [
         "namespaces",
         "serviceaccounts",
@@ -93,8 +93,8 @@ def test_rights_that_are_not_wanted_any_more_are_taken_away(api: Api, fake: Fake
     fake.all("ClusterRoleBinding")[0]["metadata"]["labels"] = {}  # another client has taken it
     apply.apply(api, ALL)
     for do in (apply.diff, apply.prune):
-        gone = [one for one in do(api, ALL, more) if one.action == "removed"]
-        assert [one.what for one in gone] == [
+        gone = [change for change in do(api, ALL, more) if change.action == "removed"]
+        assert [change.what for change in gone] == [
             "ClusterRole gpunode-device-plugin",
             "ValidatingAdmissionPolicyBinding gpunode-device-plugin",
             "ValidatingAdmissionPolicy gpunode-device-plugin",
@@ -103,18 +103,18 @@ def test_rights_that_are_not_wanted_any_more_are_taken_away(api: Api, fake: Fake
     assert not has(fake, "ClusterRole", "gpunode-device-plugin")
     assert has(fake, "ClusterRoleBinding", "gpunode-device-plugin")
     assert has(fake, "Role", "gpunode-device-plugin", "default")
-    assert {one.action for one in apply.diff(api, ALL, more)} == {"same"}
+    assert {change.action for change in apply.diff(api, ALL, more)} == {"same"}
 
 
 def test_what_others_changed_in_our_objects_is_taken_back(api: Api, fake: FakeApi) -> None:
     """A user edited the image by hand: the plan shows it, applying restores it."""
     apply.apply(api, ALL)
-    live = next(one for one in fake.all("DaemonSet") if one["metadata"]["name"] == "gpunode-device-plugin")
+    live = next(item for item in fake.all("DaemonSet") if item["metadata"]["name"] == "gpunode-device-plugin")
     live["spec"]["template"]["spec"]["containers"][0]["image"] = "evil:1"
-    shown = [line for one in apply.diff(api, ALL) for line in one.lines]
+    shown = [line for change in apply.diff(api, ALL) for line in change.lines]
     assert any(line.startswith("-") and "evil:1" in line for line in shown)
     apply.apply(api, ALL)
-    assert {one.action for one in apply.diff(api, ALL)} == {"same"}
+    assert {change.action for change in apply.diff(api, ALL)} == {"same"}
 
 
 def test_somebody_elses_daemonset_is_not_overwritten(api: Api, fake: FakeApi) -> None:
@@ -132,7 +132,7 @@ def test_a_runtime_class_of_others_serves_if_it_leads_to_the_same_handler(
 ) -> None:
     """A GPU operator's RuntimeClass is used and left alone, when removing too; one with another handler is refused."""
     fake.put(foreign("RuntimeClass", "nvidia", handler="nvidia"))
-    actions = {one.what: one.action for one in apply.apply(api, ALL)}
+    actions = {change.what: change.action for change in apply.apply(api, ALL)}
     assert actions["RuntimeClass nvidia"] == "foreign"
     apply.remove(api, ALL, seconds=60, notify=told.append)
     assert has(fake, "RuntimeClass", "nvidia")
@@ -188,7 +188,7 @@ def test_what_kubernetes_has_in_every_namespace_keeps_none(api: Api, fake: FakeA
     ):
         fake.put(native)
     assert apply.remove(api, ALL, seconds=60, notify=told.append)[-1] == "Namespace gpunode"
-    assert not [one for one in told if "stays" in one]
+    assert not [text for text in told if "stays" in text]
 
 
 FORBIDDEN = Fault(403, "Forbidden", 'User "jane" cannot list resource "secrets" in API group ""')
@@ -217,7 +217,7 @@ def test_what_cannot_be_listed_keeps_the_namespace(
     fake.closed[where] = fault
     removed = apply.remove(api, ALL, seconds=60, notify=told.append)
     assert "Namespace gpunode" not in removed
-    (stays,) = [one for one in told if one.startswith("Namespace")]
+    (stays,) = [text for text in told if text.startswith("Namespace")]
     assert stays.startswith(NO_LIST)
     assert why in stays
 
@@ -240,7 +240,7 @@ def test_who_may_not_look_at_all_pods_leaves_the_runtime_class(
     no = 'User "jane" cannot list resource "pods" in API group ""'
     fake.closed["/api/v1/pods"] = Fault(403, "Forbidden", no)
     assert "RuntimeClass nvidia" not in apply.remove(api, ALL, seconds=60, notify=told.append)
-    (stays,) = [one for one in told if one.startswith("RuntimeClass")]
+    (stays,) = [text for text in told if text.startswith("RuntimeClass")]
     assert "does not let the user `jane` list pods in the whole cluster" in stays
 
 
@@ -257,7 +257,7 @@ TEMPLATE = {"template": {"spec": {"runtimeClassName": "nvidia"}}}
         (foreign("TrainRuntime", "torch", None, spec=TEMPLATE), "TrainRuntime torch"),
         (by_gpunode("DaemonSet", "a-copy", NS) | {"spec": TEMPLATE}, "DaemonSet gpunode/a-copy"),
     ],
-    ids=lambda one: one if isinstance(one, str) else "",
+    ids=lambda change: change if isinstance(change, str) else "",
 )
 def test_a_runtime_class_that_others_name_stays(
     api: Api, fake: FakeApi, told: list[str], user: dict[str, Any], named: str
@@ -298,7 +298,7 @@ def test_a_cluster_that_is_right_is_asked_twice_for_each_object(api: Api, fake: 
     """What is there, and what would be: one pass. Of what may be left from before, only whether it is there."""
     apply.apply(api, ALL)
     fake.requests.clear()
-    assert {one.action for one in apply.diff(api, ALL, ALL)} == {"same"}
+    assert {change.action for change in apply.diff(api, ALL, ALL)} == {"same"}
     of: dict[str, list[str]] = {}
     for method, where, _ in fake.requests:
         of.setdefault(where, []).append(method)
@@ -311,8 +311,8 @@ def test_of_a_namespace_that_is_not_there_nothing_more_is_asked(api: Api, fake: 
     """Nothing can be in it, nor be tried there."""
     would = apply.diff(api, ALL, all_objects(NS))
     assert not any(f"/namespaces/{NS}/" in where for _, where, _ in fake.requests)
-    untried = {one.what for one in would if one.untried == f"namespace {NS} does not exist yet"}
-    assert untried == {one.what for one in would if f" {NS}/" in one.what}
+    untried = {change.what for change in would if change.untried == f"namespace {NS} does not exist yet"}
+    assert untried == {change.what for change in would if f" {NS}/" in change.what}
 
 
 NO_DRY_RUN = {
@@ -341,14 +341,14 @@ def test_an_object_that_cannot_be_tried_is_compared(
 ) -> None:
     """It is said why; a change is found all the same, and the other objects are tried."""
     apply.apply(api, ALL)
-    live = next(one for one in fake.all("DaemonSet") if one["metadata"]["name"] == "gpunode-device-plugin")
+    live = next(item for item in fake.all("DaemonSet") if item["metadata"]["name"] == "gpunode-device-plugin")
     live["spec"]["template"]["spec"]["containers"][0]["image"] = "theirs:1"
     fake.fail("PATCH", "daemonsets/gpunode-device-plugin?", NO_DRY_RUN[which])
     would = apply.diff(api, ALL, strict=strict)
-    (untried,) = [one for one in would if one.untried]
+    (untried,) = [change for change in would if change.untried]
     assert (untried.what, untried.untried) == ("DaemonSet gpunode/gpunode-device-plugin", why)
     assert {"-        image: theirs:1", f"+        image: {IMAGE.reference}"} <= set(untried.lines)
-    assert {one.action for one in would if one is not untried} == {"same"}
+    assert {change.action for change in would if change is not untried} == {"same"}
 
 
 @pytest.mark.parametrize(

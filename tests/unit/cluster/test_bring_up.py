@@ -66,7 +66,7 @@ def bring_up(
     members = tuple(Member(host, outcome) for host, outcome in zip(hosts, ended, strict=True))
     members = proof.prove(proof.Walk(api, inventory, reporter, acts=True, run=run), members)
     proof.report_proofs(members, reporter)
-    return 0 if all(one.proven for one in members if one.host_ok) else 1
+    return 0 if all(member.proven for member in members if member.host_ok) else 1
 
 
 def seen(hosts: Sequence[Host], facts: Mapping[str, Facts] | None = None) -> list[Member]:
@@ -161,7 +161,7 @@ def test_a_plan_names_a_label_that_somebody_else_set_and_goes_on(
     planned = drift.plan(api, INVENTORY, seen(HOSTS), report.make(json=False, quiet=True))
 
     said = capsys.readouterr()
-    assert [one.host.name for one in planned.conflicts] == ["a"]
+    assert [conflict.host.name for conflict in planned.conflicts] == ["a"]
     assert "a: another client set pool=theirs" in said.err
     assert "~ label Node b\n                 +gpunode.dev/gpu=true\n" in said.out
 
@@ -206,9 +206,9 @@ def test_a_plan_warns_of_nodes_that_pass_over_cdi_devices(
     info = {"kubeletVersion": kubelet, "containerRuntimeVersion": runtime}
     fake.update("Node", "a", status={"nodeInfo": info})
     said = noted(with_strategy(strategy, feature_gates=gates)).splitlines()
-    notes = [one for one in said if f"a ({kubelet}): containers would get no GPU" in one]
+    notes = [text for text in said if f"a ({kubelet}): containers would get no GPU" in text]
     assert len(notes) == bool(warned)
-    assert all(warned in one and "Put `envvar` beside it" in one for one in notes)
+    assert all(warned in note and "Put `envvar` beside it" in note for note in notes)
 
 
 @pytest.mark.parametrize(
@@ -274,7 +274,7 @@ def test_nodes_without_the_image_are_named_before_their_plugin_ends(
     """The DaemonSet is one for all nodes, whichever hosts the command is for."""
     for name in ("a", "b"):
         add_node(fake, name, labels={"gpunode.dev/gpu": "true"})
-        images = [{"names": [one], "sizeBytes": 1} for one in there]
+        images = [{"names": [text], "sizeBytes": 1} for text in there]
         fake.update("Node", name, status={"images": images})
     if runs:
         label = {"app.kubernetes.io/name": "gpunode-device-plugin"}
@@ -594,7 +594,7 @@ def test_a_gpu_with_several_shares_is_one_line(capsys: pytest.CaptureFixture[str
     ]
     proof.show_results([NodeResult("a", tuple(ran))], report.make(json=True, quiet=True))
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert [(one["uuid"], one["result"], one["pods"], one["seconds"]) for one in lines] == [
+    assert [(line["uuid"], line["result"], line["pods"], line["seconds"]) for line in lines] == [
         ("GPU-0", "passed", 2, 2.0),
         ("GPU-1", "passed", 1, 1.0),
         ("GPU-1", "failed", 1, 1.0),
@@ -744,7 +744,7 @@ def test_a_host_that_claims_anothers_hostname_gets_nothing_of_its_node(
     said = capsys.readouterr()
     assert why in said.err
     assert "stolen" not in said.out
-    assert [one.host.name for one in planned.conflicts] == ["b"]
+    assert [conflict.host.name for conflict in planned.conflicts] == ["b"]
 
     assert bring_up(api, INVENTORY, hosts, told, report.make(json=False, quiet=True), run=False) == 1
     assert why in capsys.readouterr().err
@@ -809,7 +809,7 @@ def test_a_node_that_is_not_ready_for_a_moment_is_waited_for_once(
     locate = placed.locate
 
     def wait(_api: Api, late: Sequence[Member], **_: object) -> Sequence[Member]:
-        waited.extend(one.host.name for one in late)
+        waited.extend(member.host.name for member in late)
         return late if len(waited) > 1 else locate(api, late, seconds=0, notify=lambda _: None)
 
     monkeypatch.setattr(placed, "locate", wait)
@@ -822,9 +822,9 @@ def test_a_node_that_is_not_ready_for_a_moment_is_waited_for_once(
 
 def test_the_proof_of_a_host_does_not_repeat_its_name() -> None:
     """Its row names it already; another host's name stays."""
-    (one, *_) = seen(HOSTS)
-    name = one.host.name
-    out = one.exclude(Problem("stopped", f"skipped: 1 host failed (other: {name}: why)", subject=name))
+    (member, *_) = seen(HOSTS)
+    name = member.host.name
+    out = member.exclude(Problem("stopped", f"skipped: 1 host failed (other: {name}: why)", subject=name))
     assert str(out.reason) == f"{name}: skipped: 1 host failed (other: {name}: why)"
     assert proof.describe_proof(out) == (
         "not verified",
@@ -868,7 +868,7 @@ def test_what_provision_proves_is_what_verify_says(
     (verified,) = proof.prove(proof.Walk(api, INVENTORY, quiet, acts=False, run=True), members)
 
     told = [
-        [(one.layer, one.status, re.sub(r"vectoradd-\S+", "POD", one.text + one.cause)) for one in them]
+        [(text.layer, text.status, re.sub(r"vectoradd-\S+", "POD", text.text + text.cause)) for text in them]
         for them in (provisioned.verdicts, verified.verdicts)
     ]
     assert told[0] == told[1]

@@ -625,9 +625,9 @@ def theirs(fake: FakeApi, *nodes: str, **metadata: Any) -> None:
     made = {"kind": "DaemonSet", "metadata": meta, "spec": {"template": {"spec": spec}}}
     made = fake.put({**made, "status": {"desiredNumberScheduled": len(nodes)}})
     for node in nodes:
-        one = pod(f"theirs-{node}", node=node, namespace="kube-system")
-        one["metadata"]["ownerReferences"] = [{"name": meta["name"], "uid": made["metadata"]["uid"]}]
-        fake.put(one)
+        item = pod(f"theirs-{node}", node=node, namespace="kube-system")
+        item["metadata"]["ownerReferences"] = [{"name": meta["name"], "uid": made["metadata"]["uid"]}]
+        fake.put(item)
 
 
 def test_another_plugin_is_replaced_where_it_is_named(command: Command, fake: FakeApi) -> None:
@@ -640,14 +640,14 @@ def test_another_plugin_is_replaced_where_it_is_named(command: Command, fake: Fa
     assert "cancelled; nothing changed" in str(declined.exception)
     assert f"- remove DaemonSet {THEIRS}" in declined.output
     assert "offers NVIDIA GPUs too" not in declined.output
-    assert [one["metadata"]["namespace"] for one in fake.all("DaemonSet")] == ["kube-system"]
+    assert [daemonset["metadata"]["namespace"] for daemonset in fake.all("DaemonSet")] == ["kube-system"]
     done = command("plugin", "deploy", "--yes", "--json", "--replace", THEIRS)
     assert done.exit_code == 0, done.output
     lines = [json.loads(line) for line in done.output.splitlines() if line.startswith("{")]
     changes = [(line["change"], line["object"]) for line in lines if line["type"] == "cluster"]
     assert ("remove", f"DaemonSet {THEIRS}") in changes
     assert lines[-1]["type"] == "plugin"
-    assert {one["metadata"]["namespace"] for one in fake.all("DaemonSet")} == {"gpunode"}
+    assert {daemonset["metadata"]["namespace"] for daemonset in fake.all("DaemonSet")} == {"gpunode"}
 
 
 @pytest.mark.parametrize("annotation", [False, True])
@@ -706,8 +706,8 @@ def test_another_plugin_stays_where_this_one_would_not_run(
     configure(tmp_path, **image)
     stopped = command("plugin", "deploy", "--yes", "--replace", THEIRS)
     assert f"DaemonSet {THEIRS} stays: {words}" in str(stopped.exception)
-    assert [one["metadata"]["namespace"] for one in fake.all("DaemonSet")] == ["kube-system"]
-    assert not any("gpunode.dev/gpu" in one["metadata"].get("labels", {}) for one in fake.all("Node"))
+    assert [daemonset["metadata"]["namespace"] for daemonset in fake.all("DaemonSet")] == ["kube-system"]
+    assert not any("gpunode.dev/gpu" in item["metadata"].get("labels", {}) for item in fake.all("Node"))
 
 
 @pytest.mark.parametrize(

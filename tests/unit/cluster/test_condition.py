@@ -132,7 +132,7 @@ def test_a_condition_that_a_plugin_left_is_removed_alone(api: Api, running: Fake
     assert condition.read_nodes(api) == ("a",)
     assert condition.remove(api, lambda _: None) == ("a",)
     (node,) = running.all("Node")
-    assert [one["type"] for one in node["status"]["conditions"]] == ["Ready"]
+    assert [each["type"] for each in node["status"]["conditions"]] == ["Ready"]
 
 
 def test_a_condition_of_this_type_that_another_client_wrote_stays(api: Api, running: FakeApi) -> None:
@@ -156,9 +156,9 @@ def test_a_condition_of_this_type_that_another_client_wrote_stays(api: Api, runn
 @pytest.mark.parametrize("on", [True, False])
 def test_the_plugin_has_the_right_only_where_it_is_asked_for(on: bool) -> None:
     objects = Spec("gpunode", PluginImage("i:1"), publish=PluginPublish(condition=on)).manifests
-    rules = [rule for one in objects if one["kind"] == "ClusterRole" for rule in one["rules"]]
+    rules = [rule for item in objects if item["kind"] == "ClusterRole" for rule in item["rules"]]
     assert rules == ([{"apiGroups": [""], "resources": ["nodes/status"], "verbs": ["patch"]}] if on else [])
-    policies = [one for one in objects if one["kind"] == "ValidatingAdmissionPolicy"]
+    policies = [item for item in objects if item["kind"] == "ValidatingAdmissionPolicy"]
     assert bool(policies) is on
     for policy in policies:
         (rule,) = policy["spec"]["matchConstraints"]["resourceRules"]

@@ -145,17 +145,17 @@ def test_a_host_whose_control_plane_is_not_healthy_is_out(
     reporter = report.make(json=True, quiet=True)
     members = (member(), Member(Host("other", Ssh("other"))))
     assert rollout.healthy_after(api, members, [], reporter) == members
-    one, other = rollout.healthy_after(api, members, ["cp1"], reporter)
+    each, other = rollout.healthy_after(api, members, ["cp1"], reporter)
     assert other.reason is None
-    assert one.reason is not None
-    assert (one.reason.code, one.reason.what) == (
+    assert each.reason is not None
+    assert (each.reason.code, each.reason.what) == (
         rollout.UNHEALTHY,
         "the control plane is not healthy: not Ready: etcd-cp2",
     )
     assert "cp1: the control plane is not healthy" in capsys.readouterr().out
-    assert runs._unhealthy((one, other)) == one.reason.what  # no further batch begins
+    assert runs._unhealthy((each, other)) == each.reason.what  # no further batch begins
     assert runs._unhealthy((other,)) == ""
-    assert batch.end_state(one)[0] == "skipped"  # nothing was changed there
-    assert one.outcome is not None
-    changed = replace(one, outcome=replace(one.outcome, status="changed", plan=None))
+    assert batch.end_state(each)[0] == "skipped"  # nothing was changed there
+    assert each.outcome is not None
+    changed = replace(each, outcome=replace(each.outcome, status="changed", plan=None))
     assert batch.end_state(changed)[0] == "failed"

@@ -214,7 +214,7 @@ def test_a_plan_counts_a_node_with_another_owner_as_a_conflict(
 
     shown = cluster_diff.plan(api, INVENTORY, members, report.make(json=False, quiet=True))
 
-    assert [one.host.name for one in shown.conflicts] == ["a"]
+    assert [conflict.host.name for conflict in shown.conflicts] == ["a"]
     assert WORDS in capsys.readouterr().err
 
 
@@ -227,11 +227,11 @@ def test_provision_leaves_the_labels_of_such_a_node_alone(
     PluginController(fake)
     members = (Member(HOSTS[0], RIGHT),)
 
-    (one,) = prove(Walk(api, INVENTORY, report.make(json=False, quiet=True), acts=True, run=False), members)
+    (each,) = prove(Walk(api, INVENTORY, report.make(json=False, quiet=True), acts=True, run=False), members)
 
-    assert not one.proven
-    assert one.problem is not None
-    assert one.problem.code == other_owners.OTHER_OWNER
+    assert not each.proven
+    assert each.problem is not None
+    assert each.problem.code == other_owners.OTHER_OWNER
     assert "gpunode.dev/gpu" not in fake.all("Node")[0]["metadata"]["labels"]
     assert not fake.all("Pod")
 
@@ -265,7 +265,7 @@ def test_verify_breaks_at_the_plugin(api: Api, fake: FakeApi, tmp_path: Path) ->
     )
     walk = Walk(api, inventory, report.make(json=True, quiet=True), acts=False, run=False)
     (judged,) = prove(walk, tuple(members))
-    (link,) = [one for one in judged.verdicts if one.layer == "plugin"]
+    (link,) = [verdict for verdict in judged.verdicts if verdict.layer == "plugin"]
     assert link.status == "broken"
     assert WORDS in link.cause
     assert "exclude the host" in link.fix

@@ -42,10 +42,10 @@ def test_two_replicas_of_which_one_is_ready(archive: str | None) -> None:
     spec = Spec(
         "ns", image, Share(policy="distributed", resource="example.com/mem"), deployment.make_certificates()
     )
-    made = {one["kind"]: one for one in spec.manifests}
+    made = {manifest["kind"]: manifest for manifest in spec.manifests}
 
     assert set(made) <= set(ORDER)
-    assert {one["metadata"].get("namespace", "ns") for one in spec.manifests} == {"ns"}
+    assert {manifest["metadata"].get("namespace", "ns") for manifest in spec.manifests} == {"ns"}
     wanted = made["Deployment"]["spec"]
     assert wanted["replicas"] == 2
     assert wanted["strategy"] == {"type": "Recreate"}
@@ -54,10 +54,10 @@ def test_two_replicas_of_which_one_is_ready(archive: str | None) -> None:
     assert container["args"][-2:] == ["--resource=example.com/mem", "--policy=distributed"]
     assert container["securityContext"]["runAsNonRoot"] is True
     assert ("nodeSelector" in pod) == (archive is not None)
-    assert {one["key"] for one in pod["volumes"][0]["secret"]["items"]} == {"ca.crt", "tls.crt", "tls.key"}
+    assert {item["key"] for item in pod["volumes"][0]["secret"]["items"]} == {"ca.crt", "tls.crt", "tls.key"}
     assert made["Service"]["spec"]["selector"].items() <= wanted["template"]["metadata"]["labels"].items()
     rules = made["ClusterRole"]["rules"]
-    assert [(one["resources"], one["verbs"]) for one in rules] == [
+    assert [(rule["resources"], rule["verbs"]) for rule in rules] == [
         (["nodes", "pods"], ["get", "list", "watch"]),
         (["pods/binding"], ["create"]),
         (["pods/status"], ["patch"]),
@@ -88,11 +88,11 @@ def test_the_documents_roles_are_what_share_and_a_notebook_take(api: Api) -> Non
     """To write, to remove, to ask; and the API server lets nobody give rights that he does not have."""
     base, more = given([ROLES["gpunode-operator"]]), given([ROLES["gpunode-share-operator"]])
     spec = Spec("ns", PluginImage("any"), Share(), dict.fromkeys(deployment.FILES, ""))
-    own = [one for one in spec.manifests if one["kind"] in ("Role", "ClusterRole")]
-    kinds = {KINDS[one["kind"]].resource for one in spec.manifests}
+    own = [manifest for manifest in spec.manifests if manifest["kind"] in ("Role", "ClusterRole")]
+    kinds = {KINDS[manifest["kind"]].resource for manifest in spec.manifests}
     applied = {(verb, kind) for verb in ("get", "patch", "create") for kind in kinds}
     asked = (*rights.of_share("ns"), *rights_to_remove(api, "ns"), *rights.of_notebook("ns"))
-    needed = given(own) | applied | {(one.verb, one.resource) for one in asked}
+    needed = given(own) | applied | {(rule.verb, rule.resource) for rule in asked}
     assert needed - base - more == set()
     repair = {("patch", "pods")}
     maintenance = {(verb, kind) for verb, kind in more if verb in ("list", "watch", "delete")}
@@ -101,7 +101,7 @@ def test_the_documents_roles_are_what_share_and_a_notebook_take(api: Api) -> Non
 
 def test_a_plan_shows_no_key() -> None:
     """Neither new nor changed."""
-    one, other = (
+    rule, other = (
         next(
             each
             for each in Spec("ns", PluginImage("i"), Share(), deployment.make_certificates()).manifests
@@ -109,11 +109,11 @@ def test_a_plan_shows_no_key() -> None:
         )
         for _ in range(2)
     )
-    shown = [difference.creation(one), difference.change(one, other), difference.removal(one)]
+    shown = [difference.creation(rule), difference.change(rule, other), difference.removal(rule)]
     assert [each.action for each in shown] == ["created", "changed", "removed"]
     text = "\n".join(line for each in shown for line in each.lines)
     assert NAME in text
-    assert not any(value in text for value in one["data"].values())
+    assert not any(value in text for value in rule["data"].values())
 
 
 def test_a_repair_leaves_a_pod_alone_that_has_its_name_from_another_by_now(api: Api, fake: FakeApi) -> None:
@@ -190,7 +190,7 @@ API: Any = SimpleNamespace(get=lambda *_: {"spec": {"clusterIP": "10.96.0.7"}})
 def manifests(desired: SecondScheduler, version: int = 36, spec: deployment.Spec = SPEC) -> dict[str, Any]:
     """Its objects by kind."""
     made = deployment.second_scheduler(API, spec, desired, version, seconds=1).manifests
-    return {one["kind"]: one for one in made}
+    return {manifest["kind"]: manifest for manifest in made}
 
 
 @pytest.mark.parametrize(
@@ -239,7 +239,7 @@ def test_its_pods_are_new_ones_with_other_settings_or_certificates() -> None:
     ]
     assert base not in others
     (container,) = base["spec"]["containers"]
-    mounted = {one["mountPath"] for one in container["volumeMounts"]}
+    mounted = {mount["mountPath"] for mount in container["volumeMounts"]}
     assert mounted == {"/etc/kube-scheduler", deployment.FOLDER}
     assert container["image"] == IMAGE
 
@@ -247,11 +247,11 @@ def test_its_pods_are_new_ones_with_other_settings_or_certificates() -> None:
 def test_it_may_what_the_clusters_own_may_and_its_lease() -> None:
     """By the API server's own roles, which name the Lease of the cluster's scheduler alone."""
     made = deployment.second_objects("ns")
-    roles = {one["roleRef"]["name"] for one in made if one["kind"] == "ClusterRoleBinding"}
+    roles = {item["roleRef"]["name"] for item in made if item["kind"] == "ClusterRoleBinding"}
     assert roles == {"system:kube-scheduler", "system:volume-scheduler"}
-    subjects = [subject for one in made for subject in one.get("subjects", [])]
-    assert {(one["name"], one["namespace"]) for one in subjects} == {(deployment.SECOND, "ns")}
-    (role,) = [one for one in made if one["kind"] == "Role"]
+    subjects = [subject for rule in made for subject in rule.get("subjects", [])]
+    assert {(subject["name"], subject["namespace"]) for subject in subjects} == {(deployment.SECOND, "ns")}
+    (role,) = [item for item in made if item["kind"] == "Role"]
     assert [rule.get("resourceNames") for rule in role["rules"]] == [None, [deployment.SECOND]]
 
 
@@ -299,9 +299,9 @@ def test_schedulers_on_hosts_that_ask_too_are_named(volumes: list[dict[str, str]
 def test_one_that_is_not_wished_for_any_more_is_removed(wish: SecondScheduler | None) -> None:
     """Shown in the extender's plan; `share disable` removes it in any case."""
     spec = deployment.Spec("ns", PluginImage("any"), Share(scheduler=wish), {})
-    kinds = {one["kind"] for one in deployment.extender(spec, seconds=1).surplus}
+    kinds = {item["kind"] for item in deployment.extender(spec, seconds=1).surplus}
     assert ("Deployment" in kinds) == (wish is None)
-    names = {one["metadata"]["name"] for one in deployment.all_objects("ns")}
+    names = {item["metadata"]["name"] for item in deployment.all_objects("ns")}
     assert {deployment.NAME, deployment.SECOND} <= names
 
 
@@ -338,7 +338,7 @@ def test_one_that_the_inventory_does_not_name_is_removed_without_a_host_of_the_c
 ) -> None:
     """Also what an interrupted removal left. Where schedulers on hosts ask, too, these are visited first."""
     monkeypatch.setattr(share, "confirm", lambda *_, **__: None)
-    (left,) = [one for one in deployment.second_objects("gpunode") if one["kind"] == kind]
+    (left,) = [item for item in deployment.second_objects("gpunode") if item["kind"] == kind]
     fake.put(left)
     if host_asks:
         asking = {"nodeName": "cp-1", "volumes": [{"name": f"{VOLUME}0a1b"}], "containers": []}

@@ -305,7 +305,7 @@ def test_a_file_of_another_user_is_reported_with_the_way_to_read_it(
 
 def jwt(**claims: object) -> str:
     return ".".join(
-        base64.urlsafe_b64encode(json.dumps(one).encode()).decode().rstrip("=") for one in ({}, claims, {})
+        base64.urlsafe_b64encode(json.dumps(each).encode()).decode().rstrip("=") for each in ({}, claims, {})
     )
 
 
@@ -420,8 +420,8 @@ def test_a_plugin_that_asks_without_a_terminal_reads_an_end(tmp_path: Path) -> N
         said = refused(written(tmp_path, **plugin("/bin/sh", "-c", "printf Password: >&2; read -r answer")))
     finally:
         os.dup2(mine, 0)
-        for one in (read, write, mine):
-            os.close(one)
+        for each in (read, write, mine):
+            os.close(each)
     assert "failed: it ended with status 1: Password:" in said
     assert "It was given no input: log in first" in said
 
@@ -526,7 +526,7 @@ def test_a_plugin_that_fails_is_waited_for_once() -> None:
     connection: Any = Connection(Both())  # type: ignore[arg-type]
     with ThreadPoolExecutor(2) as pool:
         made = [pool.submit(connection.send, "GET", "/", {}, None, "", 1.0) for _ in range(2)]
-        assert [str(one.exception()) for one in made] == ["hung", "hung"]
+        assert [str(each.exception()) for each in made] == ["hung", "hung"]
     assert len(asked) == 1
 
 
@@ -727,9 +727,9 @@ def test_a_plugin_gets_the_bytes_of_an_authority_in_a_file(tmp_path: Path) -> No
 
 def test_a_proxy_that_is_away_is_not_the_api_server(tmp_path: Path) -> None:
     """It is named as what it is, with where it is set."""
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        port = one.getsockname()[1]
+    with socket.socket() as each:
+        each.bind(("127.0.0.1", 0))
+        port = each.getsockname()[1]
     api = connect(Cluster(kubeconfig=written(tmp_path, **proxied(f"http://127.0.0.1:{port}"))))
     with pytest.raises(ClusterError) as caught:
         api.version()

@@ -80,8 +80,8 @@ def test_a_gpu_that_no_pod_saw_breaks_the_link_unless_it_may_be_in_use(
     users: tuple[str, ...], status: str
 ) -> None:
     """Which GPU a user has is not known."""
-    one = Result("a", "pod", "GPU-2", "H100", True, 1.0, "", ())
-    assert judge_pod(NodeResult("a", (one,), ("GPU-3",), users)).status == status
+    result = Result("a", "pod", "GPU-2", "H100", True, 1.0, "", ())
+    assert judge_pod(NodeResult("a", (result,), ("GPU-3",), users)).status == status
 
 
 ON_1, AGAIN_ON_1, ON_2 = (

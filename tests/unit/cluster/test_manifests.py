@@ -30,7 +30,7 @@ from .conftest import NS, has
 from .fake import FakeApi
 
 ALL = Spec("gpunode", PluginImage("gpunode/device-plugin:0.1.0", image_id="sha256:12")).manifests
-DAEMONSETS = [one for one in ALL if one["kind"] == "DaemonSet"]
+DAEMONSETS = [item for item in ALL if item["kind"] == "DaemonSet"]
 
 
 def vectoradd(**values: object) -> dict[str, object]:
@@ -57,17 +57,17 @@ def vectoradd(**values: object) -> dict[str, object]:
 
 def test_everything_carries_our_label() -> None:
     """It is what `remove` goes by; the pods of a DaemonSet carry it too."""
-    for one in [*ALL, vectoradd(), *(daemonset["spec"]["template"] for daemonset in DAEMONSETS)]:
-        assert one["metadata"]["labels"]["app.kubernetes.io/managed-by"] == "gpunode"
+    for item in [*ALL, vectoradd(), *(daemonset["spec"]["template"] for daemonset in DAEMONSETS)]:
+        assert item["metadata"]["labels"]["app.kubernetes.io/managed-by"] == "gpunode"
 
 
 def test_the_plugin_is_ready_only_when_it_says_so() -> None:
     """The address that the probe asks is the one that it is told to listen on, whatever else it serves."""
     for metrics in (True, False):
         publish = PluginPublish(metrics=metrics)
-        for one in Spec("gpunode", PluginImage("x"), None, publish).manifests:
-            if one["kind"] == "DaemonSet":
-                (container,) = one["spec"]["template"]["spec"]["containers"]
+        for manifest in Spec("gpunode", PluginImage("x"), None, publish).manifests:
+            if manifest["kind"] == "DaemonSet":
+                (container,) = manifest["spec"]["template"]["spec"]["containers"]
                 asked = container["readinessProbe"]["httpGet"]
                 assert asked["path"] == "/readyz"
                 assert {"name": "PROBE_ADDRESS", "value": f":{asked['port']}"} in container["env"]
@@ -77,9 +77,9 @@ def test_the_plugin_is_ready_only_when_it_says_so() -> None:
 def rights(publish: PluginPublish) -> set[tuple[str, str, str]]:
     """(namespace, verbs, resources) of every role; "" is the whole cluster."""
     return {
-        (one["metadata"].get("namespace", ""), " ".join(rule["verbs"]), " ".join(rule["resources"]))
-        for one in Spec("gpunode", PluginImage("x"), None, publish).manifests
-        for rule in one.get("rules", [])
+        (manifest["metadata"].get("namespace", ""), " ".join(rule["verbs"]), " ".join(rule["resources"]))
+        for manifest in Spec("gpunode", PluginImage("x"), None, publish).manifests
+        for rule in manifest.get("rules", [])
     }
 
 
@@ -95,7 +95,7 @@ def test_the_plugin_has_the_rights_that_what_it_tells_takes_and_no_others() -> N
         for daemonset in Spec("gpunode", PluginImage("x"), None, publish).manifests[-2:]:
             spec = daemonset["spec"]["template"]["spec"]
             assert spec["automountServiceAccountToken"] is talks
-            names = [one["name"] for one in spec["containers"][0]["env"]]
+            names = [variable["name"] for variable in spec["containers"][0]["env"]]
             assert ("NODE_NAME" in names, "NODE_EVENTS" in names) == (talks, talks)
 
 
@@ -103,26 +103,26 @@ def test_several_configurations_come_with_the_right_to_watch_nodes() -> None:
     """The node's label chooses among them in the running pod: a changed one is no new template."""
     several = PluginConfig(files={"default": "version: v1\n", "shared": "version: v1  # é\n"})
     made = Spec("gpunode", PluginImage("x"), several, PluginPublish(events=False)).manifests
-    (found,) = [one for one in made if one["kind"] == "ConfigMap"]
+    (found,) = [manifest for manifest in made if manifest["kind"] == "ConfigMap"]
     assert found["data"] == several.files
-    (role,) = [one for one in made if one["kind"] == "ClusterRole"]
+    (role,) = [manifest for manifest in made if manifest["kind"] == "ClusterRole"]
     assert role["rules"] == [{"apiGroups": [""], "resources": ["nodes"], "verbs": ["watch"]}]
     for daemonset in made[-2:]:
         template = daemonset["spec"]["template"]
         assert "annotations" not in template["metadata"]
         assert template["spec"]["automountServiceAccountToken"] is True
         (container,) = template["spec"]["containers"]
-        env = {one["name"]: one.get("value") for one in container["env"]}
-        assert env["CONFIG_DIR"] in [one["mountPath"] for one in container["volumeMounts"]]
+        env = {variable["name"]: variable.get("value") for variable in container["env"]}
+        assert env["CONFIG_DIR"] in [mount["mountPath"] for mount in container["volumeMounts"]]
         assert "CONFIG_FILE" not in env
         assert "NODE_NAME" in env
     both = Spec("gpunode", PluginImage("x"), several, PluginPublish(annotation=True)).manifests
-    (role,) = [one for one in both if one["kind"] == "ClusterRole"]
+    (role,) = [item for item in both if item["kind"] == "ClusterRole"]
     assert role["rules"][0]["verbs"] == ["patch", "watch"]
     mps = Spec("gpunode", PluginImage("x"), PluginConfig("", "", "/run/mps", several.files)).manifests[-1]
     assert mps["metadata"]["name"] == "gpunode-mps-class"
     (container,) = mps["spec"]["template"]["spec"]["containers"]
-    assert {"CONFIG_DIR", "NODE_NAME"} < {one["name"] for one in container["env"]}
+    assert {"CONFIG_DIR", "NODE_NAME"} < {variable["name"] for variable in container["env"]}
 
 
 def test_mps_pods_have_an_account_of_their_own_that_at_most_watches_nodes() -> None:
@@ -136,7 +136,7 @@ def test_mps_pods_have_an_account_of_their_own_that_at_most_watches_nodes() -> N
                 "gpunode-mps",
                 talks,
             )
-        named = {one["kind"]: one for one in made if one["metadata"]["name"] == "gpunode-mps"}
+        named = {item["kind"]: item for item in made if item["metadata"]["name"] == "gpunode-mps"}
         assert named["ServiceAccount"]["automountServiceAccountToken"] is False
         watch = [{"apiGroups": [""], "resources": ["nodes"], "verbs": ["watch"]}]
         assert named.get("ClusterRole", {}).get("rules", []) == watch * talks
@@ -147,10 +147,10 @@ def test_mps_pods_have_an_account_of_their_own_that_at_most_watches_nodes() -> N
 
 def test_whatever_the_inventory_everything_that_it_applies_is_known_to_removal() -> None:
     publish = PluginPublish(events=True, annotation=True, metrics=True, promises=True)
-    known = {(one["kind"], one["metadata"]["name"]) for one in all_objects("gpunode")}
+    known = {(item["kind"], item["metadata"]["name"]) for item in all_objects("gpunode")}
     for config in (None, PluginConfig("v", "/cdi", "/run/mps"), PluginConfig("", "", "/run/mps", {"a": "v"})):
         made = Spec("gpunode", PluginImage("x"), config, publish).manifests
-        assert {(one["kind"], one["metadata"]["name"]) for one in made} <= known
+        assert {(manifest["kind"], manifest["metadata"]["name"]) for manifest in made} <= known
 
 
 def test_the_kubelet_can_be_asked_what_pods_have() -> None:
@@ -158,17 +158,17 @@ def test_the_kubelet_can_be_asked_what_pods_have() -> None:
     for daemonset in DAEMONSETS:
         spec = daemonset["spec"]["template"]["spec"]
         (container,) = spec["containers"]
-        env = {one["name"]: one.get("value") for one in container["env"]}
-        mounts = {one["mountPath"]: one.get("readOnly") for one in container["volumeMounts"]}
+        env = {variable["name"]: variable.get("value") for variable in container["env"]}
+        mounts = {mount["mountPath"]: mount.get("readOnly") for mount in container["volumeMounts"]}
         assert mounts[str(Path(env["POD_RESOURCES_SOCKET"]).parent)] is True
-        assert "/var/lib/kubelet/pod-resources" in [one["hostPath"]["path"] for one in spec["volumes"]]
+        assert "/var/lib/kubelet/pod-resources" in [volume["hostPath"]["path"] for volume in spec["volumes"]]
         assert "METRICS_ADDRESS" not in env
 
 
 def test_metrics_come_with_a_port_of_their_own() -> None:
     for daemonset in Spec("gpunode", PluginImage("x"), None, PluginPublish(metrics=True)).manifests[-2:]:
         (container,) = daemonset["spec"]["template"]["spec"]["containers"]
-        env = {one["name"]: one.get("value") for one in container["env"]}
+        env = {variable["name"]: variable.get("value") for variable in container["env"]}
         assert env["METRICS_ADDRESS"] == f":{container['ports'][0]['containerPort']}" == inventory.METRICS
 
 
@@ -176,7 +176,7 @@ def test_the_plugin_has_few_rights_on_the_node() -> None:
     """No capabilities, a read-only root file system, two folders of the kubelet's: to be registered, and to ask."""
     for daemonset in DAEMONSETS:
         spec = daemonset["spec"]["template"]["spec"]
-        assert {one["hostPath"]["path"] for one in spec["volumes"]} == {
+        assert {volume["hostPath"]["path"] for volume in spec["volumes"]} == {
             "/var/lib/kubelet/device-plugins",
             "/var/lib/kubelet/pod-resources",
         }
@@ -215,13 +215,13 @@ def test_the_hosts_cdi_directory_is_mounted_only_where_the_plugin_writes_into_it
     """With a CDI strategy, and then into both DaemonSets; the pod gets no directory that it does not need."""
     for path in ("", "/etc/cdi", "/var/run/cdi"):
         made = Spec("gpunode", PluginImage("x"), PluginConfig("version: v1", path)).manifests
-        for pod in [one["spec"]["template"]["spec"] for one in made if one["kind"] == "DaemonSet"]:
+        for pod in [item["spec"]["template"]["spec"] for item in made if item["kind"] == "DaemonSet"]:
             (container,) = pod["containers"]
-            mounts = [one["mountPath"] for one in container["volumeMounts"] if one["name"] == "cdi"]
-            volumes = [one["hostPath"] for one in pod["volumes"] if one["name"] == "cdi"]
+            mounts = [mount["mountPath"] for mount in container["volumeMounts"] if mount["name"] == "cdi"]
+            volumes = [volume["hostPath"] for volume in pod["volumes"] if volume["name"] == "cdi"]
             assert mounts == ([path] if path else [])
             assert volumes == ([{"path": path, "type": "DirectoryOrCreate"}] if path else [])
-            static = [one for one in container["volumeMounts"] if one["name"] == "etc-cdi"]
+            static = [mount for mount in container["volumeMounts"] if mount["name"] == "etc-cdi"]
             read = {"name": "etc-cdi", "mountPath": "/etc/cdi", "readOnly": True}
             assert static == ([read] if path == "/var/run/cdi" else [])
 
@@ -230,14 +230,14 @@ def test_a_configuration_is_mounted_as_it_was_written_and_another_is_rolled_out(
     """Every character of it, in a ConfigMap of ours; without one there is none, and no variable that names it."""
     text = "version: v1\nsharing: {timeSlicing: {resources: [{name: <'&\"é>, replicas: 2}]}}\n# no end"
     made = Spec("gpunode", PluginImage("x"), PluginConfig(text)).manifests
-    (found,) = [one for one in made if one["kind"] == "ConfigMap"]
+    (found,) = [manifest for manifest in made if manifest["kind"] == "ConfigMap"]
     assert found["data"] == {"config.yaml": text}
     ids = set()
-    for daemonset in [one for one in made if one["kind"] == "DaemonSet"]:
+    for daemonset in [manifest for manifest in made if manifest["kind"] == "DaemonSet"]:
         template = daemonset["spec"]["template"]
         (container,) = template["spec"]["containers"]
-        (mount,) = [one for one in container["volumeMounts"] if one["name"] == "config"]
-        (volume,) = [one for one in template["spec"]["volumes"] if one["name"] == "config"]
+        (mount,) = [entry for entry in container["volumeMounts"] if entry["name"] == "config"]
+        (volume,) = [entry for entry in template["spec"]["volumes"] if entry["name"] == "config"]
         assert volume["configMap"] == {"name": found["metadata"]["name"]}
         assert {"name": "CONFIG_FILE", "value": f"{mount['mountPath']}/config.yaml"} in container["env"]
         ids.add(template["metadata"]["annotations"]["gpunode.dev/config-id"])
@@ -253,9 +253,9 @@ def test_only_a_plugin_that_offers_mig_devices_has_the_right_to_see_them() -> No
     """As in NVIDIA's chart: CAP_SYS_ADMIN and the variable, for MIG strategies other than none."""
     for mig in (False, True):
         config = PluginConfig("version: v1", mig=mig)
-        for one in Spec("gpunode", PluginImage("x"), config).manifests:
-            if one["kind"] == "DaemonSet":
-                (container,) = one["spec"]["template"]["spec"]["containers"]
+        for manifest in Spec("gpunode", PluginImage("x"), config).manifests:
+            if manifest["kind"] == "DaemonSet":
+                (container,) = manifest["spec"]["template"]["spec"]["containers"]
                 rights = container["securityContext"]
                 assert rights["capabilities"] == {"drop": ["ALL"], **({"add": ["SYS_ADMIN"]} if mig else {})}
                 assert rights.get("allowPrivilegeEscalation") is (None if mig else False)
@@ -268,9 +268,9 @@ def test_mps_brings_control_daemons_in_pods_of_their_own() -> None:
     made = Spec("gpunode", PluginImage("x", image_id="sha256:12"), config).manifests
     plugins, daemons = (
         [
-            one["spec"]
-            for one in made
-            if one["kind"] == "DaemonSet" and one["metadata"]["name"].startswith(name)
+            manifest["spec"]
+            for manifest in made
+            if manifest["kind"] == "DaemonSet" and manifest["metadata"]["name"].startswith(name)
         ]
         for name in ("gpunode-device-plugin", "gpunode-mps")
     )
@@ -279,13 +279,13 @@ def test_mps_brings_control_daemons_in_pods_of_their_own() -> None:
         assert ours["affinity"] == theirs["affinity"]
         assert ours.get("runtimeClassName") == theirs.get("runtimeClassName")
         assert daemon["updateStrategy"] == {"type": "OnDelete"}
-        (volume,) = [one for one in ours["volumes"] if one["name"] == "mps"]
+        (volume,) = [entry for entry in ours["volumes"] if entry["name"] == "mps"]
         assert volume in theirs["volumes"]
-        (mount,) = [one for one in ours["containers"][0]["volumeMounts"] if one["name"] == "mps"]
+        (mount,) = [entry for entry in ours["containers"][0]["volumeMounts"] if entry["name"] == "mps"]
         assert mount == {"name": "mps", "mountPath": "/srv/mps", "readOnly": True}
         (container,) = theirs["containers"]
         assert container["args"] == ["-m", "gpunode.deviceplugin.mps"]
-        assert {one["mountPath"] for one in container["volumeMounts"]} == {
+        assert {rule["mountPath"] for rule in container["volumeMounts"]} == {
             "/srv/mps",
             "/etc/gpunode",
             "/var/lib/kubelet/device-plugins",
@@ -295,7 +295,7 @@ def test_mps_brings_control_daemons_in_pods_of_their_own() -> None:
     other = Spec(
         "gpunode", PluginImage("x", image_id="sha256:12"), replace(config, text="version: v1 ")
     ).manifests
-    names = [one["metadata"]["name"] for one in made if one not in other]
+    names = [manifest["metadata"]["name"] for manifest in made if manifest not in other]
     assert names == ["gpunode-device-plugin"] * 2 + ["gpunode-device-plugin-class"]
 
 
@@ -355,8 +355,8 @@ def test_what_was_loaded_onto_nodes_is_never_pulled() -> None:
         (PluginImage("plugin:1", "plugin.tar"), "Never"),
         (PluginImage(pinned), "IfNotPresent"),
     ):
-        made = [one for one in Spec("gpunode", image, shared).manifests if one["kind"] == "DaemonSet"]
-        containers = [c for one in made for c in one["spec"]["template"]["spec"]["containers"]]
+        made = [item for item in Spec("gpunode", image, shared).manifests if item["kind"] == "DaemonSet"]
+        containers = [c for manifest in made for c in manifest["spec"]["template"]["spec"]["containers"]]
         assert len(containers) == 4
         assert {(c["image"], c["imagePullPolicy"]) for c in containers} == {(image.reference, policy)}
         containers = vectoradd(image=image.reference, pull=image.pull)["spec"]["containers"]
@@ -368,7 +368,7 @@ def test_where_variables_count_for_nothing_the_plugin_gets_all_gpus_by_a_mount()
 
     def mounts(isolated: bool) -> list[str]:
         made = Spec("gpunode", PluginImage("plugin:1"), isolated=isolated).manifests
-        pods = [one["spec"]["template"]["spec"] for one in made if one["kind"] == "DaemonSet"]
+        pods = [manifest["spec"]["template"]["spec"] for manifest in made if manifest["kind"] == "DaemonSet"]
         volumes = {volume["name"]: volume.get("hostPath", {}).get("path") for volume in pods[0]["volumes"]}
         return [
             f"{volumes[mount['name']]} {mount['mountPath']}"
@@ -389,7 +389,7 @@ EXTENDER = ExtenderSpec(NS, IMAGE, Share(resource="x.io/mem"), dict.fromkeys(dep
 
 
 def named(made: list[Object], kind: str) -> dict[str, Object]:
-    return {one["metadata"]["name"]: one for one in made if one["kind"] == kind}
+    return {item["metadata"]["name"]: item for item in made if item["kind"] == kind}
 
 
 @pytest.mark.parametrize(
@@ -404,7 +404,7 @@ def named(made: list[Object], kind: str) -> dict[str, Object]:
 def test_whoever_may_write_nodes_is_held_in(publish: PluginPublish, held: bool) -> None:
     """And no other, as a policy costs each write a look."""
     made = Spec(NS, IMAGE, None, publish).manifests
-    rules = [rule for one in made if one["kind"] == "ClusterRole" for rule in one["rules"]]
+    rules = [rule for manifest in made if manifest["kind"] == "ClusterRole" for rule in manifest["rules"]]
     assert any("patch" in rule["verbs"] for rule in rules) is held
     assert (
         set(named(made, POLICY))
@@ -416,14 +416,14 @@ def test_whoever_may_write_nodes_is_held_in(publish: PluginPublish, held: bool) 
 def test_a_policy_is_for_the_account_of_the_pods_and_denies() -> None:
     for made in (PLUGIN, EXTENDER):
         accounts = {
-            f"system:serviceaccount:{NS}:{one['spec']['template']['spec']['serviceAccountName']}"
-            for one in made
-            if one["kind"] in ("DaemonSet", "Deployment")
+            f"system:serviceaccount:{NS}:{item['spec']['template']['spec']['serviceAccountName']}"
+            for item in made
+            if item["kind"] in ("DaemonSet", "Deployment")
         }
-        for name, one in named(made, POLICY).items():
-            (condition,) = one["spec"]["matchConditions"]
+        for name, value in named(made, POLICY).items():
+            (condition,) = value["spec"]["matchConditions"]
             assert set(re.findall(r'"(.*?)"', condition["expression"])) == accounts
-            assert one["spec"]["failurePolicy"] == "Fail"
+            assert value["spec"]["failurePolicy"] == "Fail"
             bound = named(made, BINDING)[name]["spec"]
             assert bound == {"policyName": name, "validationActions": ["Deny"]}
 
@@ -431,7 +431,7 @@ def test_a_policy_is_for_the_account_of_the_pods_and_denies() -> None:
 def test_every_write_that_the_roles_allow_has_a_policy() -> None:
     """By resource: a right that is added later needs one, too."""
     for made in (PLUGIN, EXTENDER):
-        rules = [rule for one in made if one["kind"] == "ClusterRole" for rule in one["rules"]]
+        rules = [rule for item in made if item["kind"] == "ClusterRole" for rule in item["rules"]]
         writes = {
             resource
             for rule in rules
@@ -440,8 +440,8 @@ def test_every_write_that_the_roles_allow_has_a_policy() -> None:
         }
         held = {
             resource
-            for one in named(made, POLICY).values()
-            for rule in one["spec"]["matchConstraints"]["resourceRules"]
+            for item in named(made, POLICY).values()
+            for rule in item["spec"]["matchConstraints"]["resourceRules"]
             for resource in rule["resources"]
         }
         assert held == writes
@@ -460,7 +460,7 @@ def test_the_annotations_that_are_written_are_those_that_may_be() -> None:
     every = {**named(PLUGIN, POLICY), **named(EXTENDER, POLICY)}
 
     def keys(name: str) -> set[str]:
-        own = [one for one in every[name]["spec"].get("variables", []) if one["name"] == "own"]
+        own = [variable for variable in every[name]["spec"].get("variables", []) if variable["name"] == "own"]
         text = own[0]["expression"] if own else every[name]["spec"]["validations"][0]["expression"]
         return set(re.findall(r'"(.*?)"', text))
 
@@ -476,8 +476,8 @@ def test_rights_to_policies_are_demanded_only_where_there_are_any(
 ) -> None:
     """Who removes the extender may have a ClusterRole of before."""
     fake.minor = minor
-    resources = {one.resource for one in rights_to_remove(api, NS)}
-    assert any("admissionpolicies" in one for one in resources) == demanded
+    resources = {rule.resource for rule in rights_to_remove(api, NS)}
+    assert any("admissionpolicies" in resource for resource in resources) == demanded
     assert "deployments.apps" in resources
 
 
@@ -500,7 +500,7 @@ def test_policies_are_applied_where_the_api_server_has_them(api: Api, fake: Fake
         )
         assert not any("validating" in where for _, where, _ in fake.requests), "nobody may have the right"
     apply.apply(api, PLUGIN)
-    plain = [one for one in apply.diff(api, PLUGIN) if one.action != "same"]
+    plain = [change for change in apply.diff(api, PLUGIN) if change.action != "same"]
     assert (plain, apply.unguarded_note(api, PLUGIN, plain)) == ([], "")
     apply.remove(api, all_objects(NS), seconds=60, notify=lambda _: None)
     assert not has(fake, POLICY, "gpunode-device-plugin")
@@ -508,9 +508,9 @@ def test_policies_are_applied_where_the_api_server_has_them(api: Api, fake: Fake
 
 def test_the_extender_prefers_nodes_of_the_control_plane() -> None:
     """Where any has a place for it: its token is safer there."""
-    (deployment,) = [one for one in EXTENDER if one["kind"] == "Deployment"]
+    (deployment,) = [item for item in EXTENDER if item["kind"] == "Deployment"]
     spec = deployment["spec"]["template"]["spec"]
     preferred = spec["affinity"]["nodeAffinity"]["preferredDuringSchedulingIgnoredDuringExecution"]
-    keys = [term["key"] for one in preferred for term in one["preference"]["matchExpressions"]]
+    keys = [term["key"] for rule in preferred for term in rule["preference"]["matchExpressions"]]
     assert keys == ["node-role.kubernetes.io/control-plane", "node-role.kubernetes.io/master"]
-    assert set(keys) <= {one.get("key") for one in spec["tolerations"]}
+    assert set(keys) <= {toleration.get("key") for toleration in spec["tolerations"]}

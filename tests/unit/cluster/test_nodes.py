@@ -28,7 +28,7 @@ def host(name: str, address: str = "10.9.9.9", node: str | None = None) -> Host:
 
 
 def node(name: str, *addresses: str, **labels: str) -> nodes.Node:
-    status = {"addresses": [{"type": "InternalIP", "address": one} for one in addresses]}
+    status = {"addresses": [{"type": "InternalIP", "address": address} for address in addresses]}
     return nodes.parse({"metadata": {"name": name, "uid": "1", "labels": labels}, "status": status})
 
 
@@ -194,7 +194,7 @@ def test_only_taints_that_people_set_are_kept() -> None:
         },
     }
     found = nodes.parse(item)
-    assert [one["key"] for one in found.taints] == ["dedicated"]
+    assert [taint["key"] for taint in found.taints] == ["dedicated"]
     assert not found.schedulable
     assert not found.ready
 

@@ -35,7 +35,7 @@ def old(request: pytest.FixtureRequest, fake: FakeApi) -> FakeApi:
 
 def edited(fake: FakeApi) -> None:
     """As a user edits the DaemonSet by hand."""
-    live = next(one for one in fake.all("DaemonSet") if one["metadata"]["name"] == "gpunode-device-plugin")
+    live = next(item for item in fake.all("DaemonSet") if item["metadata"]["name"] == "gpunode-device-plugin")
     live["spec"]["template"]["spec"]["containers"][0]["image"] = "evil:1"
     live["spec"]["template"]["spec"]["hostNetwork"] = True
 
@@ -48,9 +48,9 @@ def story(api: Api, fake: FakeApi) -> list[tuple[str, str, tuple[str, ...]]]:
     shown += [*apply.diff(api, NEXT, all_objects(NS)), *apply.apply(api, NEXT)]
     shown += apply.prune(api, NEXT, all_objects(NS))
     return [
-        (one.what, one.action, tuple(line for line in one.lines if line[0] in "+-"))
-        for one in shown
-        if one.action != "same"
+        (change.what, change.action, tuple(line for line in change.lines if line[0] in "+-"))
+        for change in shown
+        if change.action != "same"
     ]
 
 
@@ -62,31 +62,31 @@ def test_the_differences_are_those_of_a_new_one(api: Api, fake: FakeApi) -> None
         fake.objects.clear()
         fake.minor = minor
         api.__dict__.pop("served", None)
-        seen[minor] = [one for one in story(api, fake) if one[1] != "created"]
+        seen[minor] = [act for act in story(api, fake) if act[1] != "created"]
     assert seen[19] == seen[12]
-    assert [one[:2] for one in seen[19]] == [one[:2] for one in seen[36]]
-    assert [one[2] for one in seen[19] if one[0].startswith("Config")] == [
-        one[2] for one in seen[36] if one[0].startswith("Config")
+    assert [act[:2] for act in seen[19]] == [act[:2] for act in seen[36]]
+    assert [act[2] for act in seen[19] if act[0].startswith("Config")] == [
+        act[2] for act in seen[36] if act[0].startswith("Config")
     ]
 
 
 def test_applying_twice_changes_nothing_the_second_time(api: Api, old: FakeApi) -> None:
     """What the API server does not know is not wished of it, so nothing looks as if it had been taken off."""
-    assert {one.action for one in apply.apply(api, ALL)} == {"created"}
+    assert {change.action for change in apply.apply(api, ALL)} == {"created"}
     version = old.version
-    assert {one.action for one in (*apply.diff(api, ALL), *apply.apply(api, ALL))} == {"same"}
+    assert {change.action for change in (*apply.diff(api, ALL), *apply.apply(api, ALL))} == {"same"}
     assert old.version == version
 
 
 def test_a_plan_writes_nothing(api: Api, old: FakeApi) -> None:
     """Below 1.13 a dry run would write: none is sent, and it is said."""
     would = apply.diff(api, ALL)
-    assert {one.action for one in would} == {"created"}
+    assert {change.action for change in would} == {"created"}
     assert old.objects == {}
     apply.apply(api, ALL)
     edited(old)
     old.requests.clear()
-    untried = {one.untried for one in apply.diff(api, ALL)}
+    untried = {change.untried for change in apply.diff(api, ALL)}
     assert untried == ({""} if old.minor >= 13 else {f"Kubernetes v1.{old.minor}.3 has no dry run"})
     writes = [query.get("dryRun") for method, _, query in old.requests if method != "GET"]
     assert writes == (["All"] if old.minor >= 13 else [])
@@ -96,7 +96,7 @@ def test_an_edit_by_hand_is_named_and_set_back(api: Api, old: FakeApi) -> None:
     """What gpunode wishes; the rest of the edit is its author's."""
     apply.apply(api, ALL)
     edited(old)
-    (would,) = [one for one in apply.diff(api, ALL) if one.lines]
+    (would,) = [change for change in apply.diff(api, ALL) if change.lines]
     assert [claim.field for claim in would.claims] == [
         '.spec.template.spec.containers[name="device-plugin"].image'
     ]
@@ -105,7 +105,7 @@ def test_an_edit_by_hand_is_named_and_set_back(api: Api, old: FakeApi) -> None:
     spec = old.all("DaemonSet")[0]["spec"]["template"]["spec"]
     assert spec["containers"][0]["image"] == IMAGE.reference
     assert spec["hostNetwork"] is True
-    assert {one.action for one in apply.diff(api, ALL)} == {"same"}
+    assert {change.action for change in apply.diff(api, ALL)} == {"same"}
 
 
 def test_what_it_has_not_is_not_wished(api: Api, old: FakeApi) -> None:
@@ -114,11 +114,11 @@ def test_what_it_has_not_is_not_wished(api: Api, old: FakeApi) -> None:
     paths = {where for _, where, _ in old.requests if "runtimeclasses" in where}
     assert all("/node.k8s.io/v1beta1/" in where for where in paths)
     assert has(old, "RuntimeClass", "nvidia") == bool(paths) == (old.minor >= 14)
-    for one in old.all("DaemonSet"):
-        assert one["apiVersion"] == ("apps/v1" if old.minor >= 9 else "apps/v1beta2")
-        spec = one["spec"]["template"]["spec"]
+    for daemonset in old.all("DaemonSet"):
+        assert daemonset["apiVersion"] == ("apps/v1" if old.minor >= 9 else "apps/v1beta2")
+        spec = daemonset["spec"]["template"]["spec"]
         assert ("runtimeClassName" in spec) == (
-            old.minor >= 14 and one["metadata"]["name"].endswith("-class")
+            old.minor >= 14 and daemonset["metadata"]["name"].endswith("-class")
         )
         assert ("seccompProfile" in spec["containers"][0]["securityContext"]) == (old.minor >= 19)
         assert ("priorityClassName" in spec) == (old.minor >= 17)
@@ -206,9 +206,9 @@ def test_an_object_keeps_its_note_through_an_upgrade(api: Api, fake: FakeApi) ->
     fake.minor = 36
     api.__dict__.pop("served")
     assert labels.write(api, nodes.fetch(api)[0], {"tier": "1"}) == {"pool": ("ml", None)}
-    assert {one.action for one in apply.diff(api, ALL)} <= {"same", "changed"}
+    assert {change.action for change in apply.diff(api, ALL)} <= {"same", "changed"}
     apply.apply(api, ALL)
-    assert {one.action for one in apply.diff(api, ALL)} == {"same"}
+    assert {change.action for change in apply.diff(api, ALL)} == {"same"}
 
 
 def test_a_broken_note_takes_nothing_from_anybody(api: Api, fake: FakeApi) -> None:
@@ -269,9 +269,9 @@ def _patched(value: Any, fields: Any) -> Any:
     if not isinstance(fields, dict):
         return fields
     done = dict(value) if isinstance(value, dict) else {}
-    for key, one in fields.items():
-        if one is None:
+    for key, field in fields.items():
+        if field is None:
             done.pop(key, None)
         else:
-            done[key] = _patched(done.get(key), one)
+            done[key] = _patched(done.get(key), field)
     return done

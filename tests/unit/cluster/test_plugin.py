@@ -68,7 +68,7 @@ def event(fake: FakeApi, about: dict[str, Any], message: str) -> None:
 
 
 def living(fake: FakeApi, node: str) -> dict[str, Any]:
-    return next(one for one in fake.all("Pod") if one["spec"]["nodeName"] == node)
+    return next(item for item in fake.all("Pod") if item["spec"]["nodeName"] == node)
 
 
 def test_it_is_deployed_where_it_runs_on_every_gpu_node(api: Api, fake: FakeApi, told: list[str]) -> None:
@@ -87,7 +87,7 @@ def test_it_is_deployed_where_it_runs_on_every_gpu_node(api: Api, fake: FakeApi,
     ]
     again = plugin.deploy(api, Spec(NS, IMAGE), seconds=10, notify=told.append)
     assert again.good
-    assert {one.action for one in again.differences} == {"same"}
+    assert {difference.action for difference in again.differences} == {"same"}
 
 
 def test_pods_that_began_with_another_driver_are_replaced(api: Api, fake: FakeApi, told: list[str]) -> None:
@@ -96,12 +96,12 @@ def test_pods_that_began_with_another_driver_are_replaced(api: Api, fake: FakeAp
         add_node(fake, name, 2, labels=GPU_NODE)
     controller = PluginController(fake)
     plugin.deploy(api, Spec(NS, IMAGE), seconds=10, notify=told.append)
-    daemonset = next(one for one in fake.all("DaemonSet") if one["metadata"]["name"] == DAEMONSET)
+    daemonset = next(item for item in fake.all("DaemonSet") if item["metadata"]["name"] == DAEMONSET)
     before = {node: living(fake, node)["metadata"]["uid"] for node in ("a", "b")}
 
     def replace(words: str) -> None:
         told.append(words)
-        if not any(one["spec"]["nodeName"] == "a" for one in fake.all("Pod")):
+        if not any(item["spec"]["nodeName"] == "a" for item in fake.all("Pod")):
             controller.start(daemonset, "a", "new")
 
     scope = Scope(renew={before["a"]})
@@ -233,7 +233,7 @@ def test_a_pod_of_the_old_template_does_not_count(api: Api, fake: FakeApi, told:
 
     def replace(words: str) -> None:
         told.append(words)
-        daemonset = next(one for one in fake.all("DaemonSet") if one["metadata"]["name"] == DAEMONSET)
+        daemonset = next(item for item in fake.all("DaemonSet") if item["metadata"]["name"] == DAEMONSET)
         fake.drop(f"/api/v1/namespaces/{NS}/pods/{DAEMONSET}-a")
         controller.start(daemonset, "a", "new")
 
@@ -379,7 +379,7 @@ def why_of(state: State) -> str:
 
 
 def why(api: Api, name: str, expected: int) -> str:
-    found = next(one for one in nodes.fetch(api) if one.name == name)
+    found = next(node for node in nodes.fetch(api) if node.name == name)
     return capacity.why_not(api, found, {} if expected is None else expected, NS).what
 
 
@@ -552,7 +552,7 @@ def test_removing_takes_all_of_it_and_leaves_labels_of_others(
     assert announced == removed
     assert removed[0] == "Pod gpunode/left"
     assert removed[-1] == "Namespace gpunode"
-    assert [one["kind"] for one in fake.objects.values()] == ["Node"]
+    assert [item["kind"] for item in fake.objects.values()] == ["Node"]
     assert nodes.fetch(api)[0].labels["gpunode.dev/gpu"] == "true"
 
 
@@ -564,7 +564,7 @@ def test_what_a_configuration_brought_goes_with_it(api: Api, fake: FakeApi, told
 
     def deployed(config: PluginConfig | None) -> dict[str, str]:
         rollout = plugin.deploy(api, Spec(NS, IMAGE, config), seconds=0.5, notify=told.append)
-        return {one.what: one.action for one in rollout.differences if one.action != "same"}
+        return {change.what: change.action for change in rollout.differences if change.action != "same"}
 
     assert deployed(config)[f"DaemonSet {NS}/gpunode-mps"] == "created"
     gone = {
@@ -572,7 +572,7 @@ def test_what_a_configuration_brought_goes_with_it(api: Api, fake: FakeApi, told
         f"DaemonSet {NS}/gpunode-mps-class": "removed",
         f"ConfigMap {NS}/{DAEMONSET}": "removed",
     }
-    planned = {one.what: one.action for one in plugin.plan(api, Spec(NS, IMAGE))}
+    planned = {change.what: change.action for change in plugin.plan(api, Spec(NS, IMAGE))}
     assert gone.items() <= planned.items()
     assert has(fake, "DaemonSet", "gpunode-mps", NS)
     assert gone.items() <= deployed(None).items()
@@ -588,7 +588,7 @@ def test_pods_of_mps_control_daemons_are_no_leftovers_and_are_renewed_with_the_d
     daemon["metadata"]["labels"] = {OURS: "gpunode", "app.kubernetes.io/name": "gpunode-mps"}
     fake.put(daemon)
     assert plugin.find_removable(api, NS, notify=told.append) == ()
-    assert [one["metadata"]["name"] for one in plugin.pods_on(api, NS, {"a"})] == ["gpunode-mps-a"]
+    assert [item["metadata"]["name"] for item in plugin.pods_on(api, NS, {"a"})] == ["gpunode-mps-a"]
     assert plugin.pods_on(api, NS, {"b"}) == []
 
 

@@ -53,7 +53,7 @@ def test_labels_are_tried_side_by_side(api: Api, fake: FakeApi, monkeypatch: pyt
     monkeypatch.setattr(labels, "write", written)
     found = cluster_diff.plan(api, INVENTORY, members(), report.make(json=True, quiet=True))
 
-    assert [one.host.name for one in found.members if one.active] == NAMES
+    assert [member.host.name for member in found.members if member.active] == NAMES
     assert all(asked(fake, "PATCH", f"/nodes/{name}") == [query(dry_run=True)] for name in NAMES)
 
 
@@ -83,7 +83,7 @@ def test_objects_are_tried_side_by_side(api: Api, fake: FakeApi, monkeypatch: py
     PluginController(fake)
     wanted = Spec(NS, IMAGE)
     plugin.deploy(api, wanted, seconds=60, notify=lambda _: None)
-    before = [one.what for one in plugin.plan(api, wanted)]
+    before = [change.what for change in plugin.plan(api, wanted)]
     together, live = Barrier(2), apply._live
     waited: list[str] = []
 
@@ -94,7 +94,7 @@ def test_objects_are_tried_side_by_side(api: Api, fake: FakeApi, monkeypatch: py
         return live(api, manifest)
 
     monkeypatch.setattr(apply, "_live", alive)
-    assert [one.what for one in plugin.plan(api, wanted)] == before
+    assert [change.what for change in plugin.plan(api, wanted)] == before
 
 
 def test_a_rollout_asks_for_daemonsets_now_and_then_and_not_at_every_event(

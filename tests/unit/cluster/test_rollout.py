@@ -41,9 +41,9 @@ def test_a_tenth_of_the_nodes_at_a_time(count: int, most: int, goes: int) -> Non
     assert (deployment.bound(count), deployment.waves(count)) == (most, goes)
     made = Spec(NS, IMAGE).manifests
     shares = {
-        one["spec"]["updateStrategy"]["rollingUpdate"]["maxUnavailable"]
-        for one in made
-        if one["kind"] == "DaemonSet"
+        manifest["spec"]["updateStrategy"]["rollingUpdate"]["maxUnavailable"]
+        for manifest in made
+        if manifest["kind"] == "DaemonSet"
     }
     assert shares == {"10%"}
 
@@ -67,7 +67,7 @@ def test_each_daemonset_has_its_own_count() -> None:
     """Nodes with the RuntimeClass and nodes without it; a pod that is ending serves nobody, nor does none."""
     classes = [node(f"c{number}", **{"gpunode.dev/runtime": "class"}) for number in range(3)]
     plain = [node(f"p{number}") for number in range(3)]
-    found = {one.name: serving() for one in (*classes, *plain)}
+    found = {entry.name: serving() for entry in (*classes, *plain)}
     found["c0"] = serving(ending=True)
     del found["p0"]
     waiting = ["c1", "c2", "p1"]
@@ -80,7 +80,7 @@ def replaced(fake: FakeApi, name: str) -> None:
     controller = PluginController.__new__(PluginController)
     controller.fake, controller.states = fake, {}
     (daemonset,) = [
-        one for one in fake.all("DaemonSet") if one["metadata"]["name"] == "gpunode-device-plugin"
+        item for item in fake.all("DaemonSet") if item["metadata"]["name"] == "gpunode-device-plugin"
     ]
     controller.start(daemonset, name)
 
@@ -99,7 +99,7 @@ def test_each_go_has_its_time(
 
     def follow(*_: Any, seconds: float, **__: Any) -> Iterator[tuple[dict[str, Object], None]]:
         while clock[0] < seconds:
-            yield {one["metadata"]["name"]: one for one in fake.all("Pod")}, None
+            yield {item["metadata"]["name"]: item for item in fake.all("Pod")}, None
             clock[0] += 150.0
             if coming:
                 replaced(fake, coming.pop(0))
@@ -139,8 +139,8 @@ def test_a_node_that_is_down_keeps_no_other_on_the_version_of_before(
     def follow(*_: Any, **__: Any) -> Iterator[tuple[dict[str, Object], None]]:
         for _ in range(10):
             there = fake.all("Pod")
-            yield {one["metadata"]["name"]: one for one in there}, None
-            gone = {"a", "b", "c"} - {one["spec"]["nodeName"] for one in fake.all("Pod")}
+            yield {item["metadata"]["name"]: item for item in there}, None
+            gone = {"a", "b", "c"} - {item["spec"]["nodeName"] for item in fake.all("Pod")}
             most.append(len(gone))
             for name in gone:
                 replaced(fake, name)

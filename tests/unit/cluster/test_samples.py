@@ -41,11 +41,11 @@ def printed(name: str, *words: str) -> list[dict[str, Any]]:
 
 def pods(objects: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
     """The pods that controllers make of them."""
-    for one in objects:
-        template = one if one["kind"] == "Pod" else one["spec"].get("template")
+    for item in objects:
+        template = item if item["kind"] == "Pod" else item["spec"].get("template")
         if template is not None:
-            meta = {"name": one["metadata"]["name"], "namespace": one["metadata"]["namespace"]}
-            count = one["spec"].get("replicas", 1)
+            meta = {"name": item["metadata"]["name"], "namespace": item["metadata"]["namespace"]}
+            count = item["spec"].get("replicas", 1)
             for number in range(count):
                 named = {**template.get("metadata", {}), **meta, "name": f"{meta['name']}-{number}"}
                 yield {"apiVersion": "v1", "kind": "Pod", "metadata": named, "spec": template["spec"]}
@@ -57,12 +57,12 @@ def mistakes(value: Any, kind: str, where: str) -> list[str]:
     if kind.startswith("List["):
         if not isinstance(value, list):
             return [f"{where}: not a list"]
-        return [bad for at, one in enumerate(value) for bad in mistakes(one, kind[5:-1], f"{where}[{at}]")]
+        return [bad for at, each in enumerate(value) for bad in mistakes(each, kind[5:-1], f"{where}[{at}]")]
     if kind.startswith("Dict["):
         inner = kind[5:-1].partition(", ")[2]
         pairs = value.items() if isinstance(value, dict) else [("", None)]
         # Quantities are strings there; the API takes numbers, too.
-        return [f"{where}.{key}: not {inner}" for key, one in pairs if not isinstance(one, (str, int))]
+        return [f"{where}.{key}: not {inner}" for key, each in pairs if not isinstance(each, (str, int))]
     from kubernetes import client
 
     model = getattr(client, kind, None)
@@ -75,9 +75,9 @@ def mistakes(value: Any, kind: str, where: str) -> list[str]:
     found = [f"{where}.{key}: {kind} has no such field" for key in value if key not in fields]
     return found + [
         bad
-        for key, one in value.items()
+        for key, each in value.items()
         if key in fields
-        for bad in mistakes(one, fields[key], f"{where}.{key}")
+        for bad in mistakes(each, fields[key], f"{where}.{key}")
     ]
 
 
@@ -96,9 +96,9 @@ def test_the_api_knows_every_field(name: str) -> None:
     """With nothing named, and with all that can be."""
     named = ("--node-selector", f"{MODEL}=nvidia-tesla-p100", "--runtime-class", "nvidia")
     for objects in (printed(name), printed(name, *named)):
-        assert [one["kind"] for one in objects] == KINDS[name]
-        for one in objects:
-            assert mistakes(one, f"V1{one['kind']}", one["kind"]) == []
+        assert [value["kind"] for value in objects] == KINDS[name]
+        for item in objects:
+            assert mistakes(item, f"V1{item['kind']}", item["kind"]) == []
 
 
 def test_the_commands_names_are_those_of_the_samples_and_of_their_templates() -> None:
@@ -112,8 +112,8 @@ def test_the_commands_names_are_those_of_the_samples_and_of_their_templates() ->
 def test_a_controller_finds_its_own_pods(name: str) -> None:
     """Its selector, and that of a Service, match the labels of its pods."""
     (pod, *_) = pods(printed(name))
-    for one in printed(name):
-        selector = one["spec"].get("selector", {})
+    for item in printed(name):
+        selector = item["spec"].get("selector", {})
         assert selector.get("matchLabels", selector).items() <= pod["metadata"]["labels"].items()
 
 
@@ -160,11 +160,11 @@ def test_a_simulated_job_ends_with_its_pods(phases: list[str], ended: str) -> No
     Resources(store, "Job", "default").create(job, {"fieldManager": "kubectl"})
     for phase in phases:
         run_jobs(store)
-        (pod,) = [one for one in store.all("Pod") if one["status"]["phase"] == "Pending"]
+        (pod,) = [value for value in store.all("Pod") if value["status"]["phase"] == "Pending"]
         store.change(pod, lambda item, phase=phase: item["status"].update(phase=phase))
     run_jobs(store)
     (job,) = store.all("Job")
-    assert [one["type"] for one in job["status"].get("conditions", [])] == ([ended] if ended else [])
+    assert [value["type"] for value in job["status"].get("conditions", [])] == ([ended] if ended else [])
     assert len(store.all("Pod")) == (1 if ended == "Complete" else 2)
 
 
@@ -195,7 +195,7 @@ def test_the_document_has_every_manifest_with_its_image_and_commands_that_exist(
     text = (ROOT / "docs/workloads.md").read_text()
     rows = dict(re.findall(r"(?m)^\| `(\w+)` \| .* \| (.*) \|$", text))
     assert rows == {
-        one.name: f"`{one.image}`" if one.image else "yours, by `--image`" for one in SAMPLES.values()
+        entry.name: f"`{entry.image}`" if entry.image else "yours, by `--image`" for entry in SAMPLES.values()
     }
     spans = [*re.findall(r"(?m)^gpunode (.*)$", text), *re.findall(r"`gpunode ([^`]+)`", text)]
     assert len(spans) > 9

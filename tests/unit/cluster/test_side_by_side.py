@@ -26,7 +26,7 @@ SECONDS = 120  # for threads to come
 
 
 def written(api: Api, members: Sequence[Member]) -> int:
-    return len([one for one in stages.apply_labels(api, members) if one.reason is None])
+    return len([label for label in stages.apply_labels(api, members) if label.reason is None])
 
 
 def tried(api: Api, members: Sequence[Member]) -> int:

@@ -132,7 +132,7 @@ def test_nothing_of_a_pod_that_is_deleted_is_started_again() -> None:
 
 def test_a_pod_without_gpus_stands_still_as_a_whole() -> None:
     items = [pod({"main": CRASHES, "more": CRASHES}, gpus=()), pod({"main": CRASHES, "more": RUNS}, gpus=())]
-    assert [one.standstill for one in drain.find_work(items)] == ["CrashLoopBackOff", ""]
+    assert [work.standstill for work in drain.find_work(items)] == ["CrashLoopBackOff", ""]
 
 
 def test_who_drains_a_node_leaves_no_pod_on_it_of_which_anything_runs() -> None:

@@ -49,7 +49,7 @@ def shown(api: Api, capsys: pytest.CaptureFixture[str], image: PluginImage = IMA
 def there(api: Api, fake: FakeApi, *kinds: str, image: PluginImage = IMAGE) -> None:
     """A node, and the plugin's objects of these kinds."""
     add_node(fake, "n1", 1)
-    apply.apply(api, [one for one in Spec(NS, image).manifests if one["kind"] in kinds])
+    apply.apply(api, [manifest for manifest in Spec(NS, image).manifests if manifest["kind"] in kinds])
 
 
 def created(fake: FakeApi) -> list[dict[str, str]]:
@@ -189,7 +189,7 @@ def test_what_comes_with_the_plan_is_not_asked_of_its_pods(api: Api, fake: FakeA
     make = api.create
     api.create = lambda manifest, **more: sent.append(manifest) or make(manifest, **more)  # type: ignore[method-assign,func-returns-value]
     trial.try_pods(api, spec.manifests, plugin.plan(api, spec), [])
-    apply.apply(api, [one for one in spec.manifests if one["kind"] in ("ServiceAccount", "RuntimeClass")])
+    apply.apply(api, [item for item in spec.manifests if item["kind"] in ("ServiceAccount", "RuntimeClass")])
     trial.try_pods(api, spec.manifests, plugin.plan(api, spec), [])
     for field in ("serviceAccountName", "runtimeClassName"):
         before, after = ([field in pod["spec"] for pod in part] for part in (sent[:2], sent[2:]))

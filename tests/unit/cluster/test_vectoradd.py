@@ -82,11 +82,11 @@ def test_every_gpu_of_every_node_is_covered_once(
 ) -> None:
     """One pod per GPU, all at the same time; each says which GPU it was given and how long it ran."""
     first, second = run(api, told, A, B)
-    assert sorted(one.uuid for one in first.results) == GPUS["a"]
-    assert sorted(one.uuid for one in second.results) == GPUS["b"]
+    assert sorted(result.uuid for result in first.results) == GPUS["a"]
+    assert sorted(result.uuid for result in second.results) == GPUS["b"]
     assert first.passed
     assert second.passed
-    assert {(one.gpu, one.seconds) for one in first.results} == {("Tesla P100-PCIE-16GB", 2.0)}
+    assert {(result.gpu, result.seconds) for result in first.results} == {("Tesla P100-PCIE-16GB", 2.0)}
     assert fake.all("Pod") == []
 
 
@@ -108,7 +108,7 @@ def test_a_pod_that_its_kubelet_refused_too_early_is_made_again(
         api, [A], namespace=NS, image=PluginImage("plugin:1"), seconds=60, notify=registered
     )
     assert result.passed
-    assert sorted(one.uuid for one in result.results) == GPUS["a"]
+    assert sorted(gpu.uuid for gpu in result.results) == GPUS["a"]
     assert fake.all("Pod") == []
 
 
@@ -139,7 +139,7 @@ def test_an_image_that_cannot_be_had_is_not_waited_for_to_the_end(
     monkeypatch.setattr(pods, "PULL", 0.0)
     (result,) = run(api, told, A, seconds=5)
     told_as = "ImagePullBackOff" if "Pull" in reason and "Never" not in reason else reason
-    assert [one.why for one in result.results] == [f"{told_as}: pull access denied for plugin"] * 2
+    assert [item.why for item in result.results] == [f"{told_as}: pull access denied for plugin"] * 2
     assert fake.all("Pod") == []
 
 
@@ -150,7 +150,7 @@ def test_a_gpu_that_computes_wrongly_is_named_with_its_error(
     kubelet.broken.add("GPU-2")
     (result,) = run(api, told, A)
     assert not result.passed
-    (bad,) = [one for one in result.results if not one.passed]
+    (bad,) = [item for item in result.results if not item.passed]
     assert (bad.uuid, bad.why) == ("GPU-2", "element 7 is 0.0, should be 3.5")
     assert bad.log
 
@@ -162,7 +162,7 @@ def test_gpus_in_use_are_left_alone_and_named(
     fake.put(pod("train", node="a", namespace="ml", gpus=1))
     kubelet.free["a"].remove("GPU-1")
     (result,) = run(api, told, A)
-    assert [one.uuid for one in result.results] == ["GPU-2"]
+    assert [gpu.uuid for gpu in result.results] == ["GPU-2"]
     assert result.uncovered == ("GPU-1",)
     assert result.users == ("ml/train (1 nvidia.com/gpu)",)
     assert result.passed
@@ -178,7 +178,7 @@ def test_a_node_without_a_free_gpu_says_who_holds_them(
     assert result.why == "of 2 nvidia.com/gpu none is free: in use by ml/train (2 nvidia.com/gpu)"
     assert result.busy
     assert not result.passed
-    assert not [one for one in fake.requests if one[0] == "POST"]
+    assert not [request for request in fake.requests if request[0] == "POST"]
 
 
 def test_pods_of_an_earlier_run_that_are_ending_do_not_count_as_users(
@@ -213,7 +213,7 @@ def test_pods_that_cannot_start_end_with_the_reason(
         "conditions": [{"type": "PodScheduled", "status": "False", "message": words}],
     }
     first, second = run(api, told, A, B, seconds=1)
-    assert {one.why for one in first.results} == {f"not done after 1 s: not scheduled: {words}"}
+    assert {result.why for result in first.results} == {f"not done after 1 s: not scheduled: {words}"}
     assert second.passed
     assert any(words in sentence for sentence in told)
     assert fake.all("Pod") == []
@@ -230,7 +230,7 @@ def test_a_pod_that_admission_ends_has_its_words(
     }
     (result,) = run(api, told, A, seconds=1)
     words = "UnexpectedAdmissionError: Allocate failed: gone"
-    assert {one.why for one in result.results} == {f"not done after 1 s: {words}"}
+    assert {item.why for item in result.results} == {f"not done after 1 s: {words}"}
 
 
 def test_interrupting_it_leaves_no_pod(api: Api, fake: FakeApi, kubelet: Kubelet) -> None:
@@ -262,17 +262,17 @@ def test_pods_of_a_killed_run_are_swept_and_those_of_a_live_one_stay(
             vectoradd.run(
                 api, [A], namespace=NS, image=PluginImage("p:1"), seconds=60, notify=killed, holder=holder
             )
-    for one in left:  # a process that is killed cleans nothing
-        fake.put(one)
+    for item in left:  # a process that is killed cleans nothing
+        fake.put(item)
     assert len(left) == 4
 
     fake.put(lease._lease("run 2 of root@host", {}))
     vectoradd.sweep(api, NS, told.append, holder="run 2 of root@host")
 
-    assert [one["metadata"]["name"] for one in fake.all("Pod")] == [
-        one["metadata"]["name"] for one in left[2:]
+    assert [each["metadata"]["name"] for each in fake.all("Pod")] == [
+        each["metadata"]["name"] for each in left[2:]
     ]
-    names = ", ".join(one["metadata"]["name"] for one in left[:2])
+    names = ", ".join(each["metadata"]["name"] for each in left[:2])
     assert told == [f"deleting pods of a run that was killed: {names}"]
 
 
@@ -282,10 +282,10 @@ def test_a_run_that_lost_the_lease_sweeps_no_pod_of_the_one_that_holds_it(
     """Run 1 was paused after it had taken the lease; run 2 took the lease and proves its nodes."""
 
     def of_run_2(sentence: str) -> None:
-        before = {one["metadata"]["name"] for one in fake.all("Pod")}
+        before = {item["metadata"]["name"] for item in fake.all("Pod")}
         assert len(before) == 2
         vectoradd.sweep(api, NS, told.append, holder="run 1")
-        assert {one["metadata"]["name"] for one in fake.all("Pod")} == before
+        assert {item["metadata"]["name"] for item in fake.all("Pod")} == before
         raise KeyboardInterrupt(sentence)
 
     kubelet.stuck["a"] = {"phase": "Pending"}
@@ -302,7 +302,7 @@ def test_a_quota_that_forbids_pods_is_reported_and_the_rest_runs(
 ) -> None:
     """Admission refuses the first pod of one node, whichever comes first; the other node is tested."""
     fake.fail("POST", "/pods", Fault(403, "Forbidden", "exceeded quota: q"))
-    first, second = sorted(run(api, told, A, B), key=lambda one: one.passed)
+    first, second = sorted(run(api, told, A, B), key=lambda result: result.passed)
     assert first.why.startswith(
         "a pod could not be created: the cluster's admission refused it: exceeded quota: q. The ResourceQuota `q` "
     )
@@ -317,7 +317,7 @@ def test_without_logs_the_exit_status_counts(
     kubelet.without_log = True
     (result,) = run(api, told, A)
     assert result.passed
-    assert {(one.uuid, one.why.split(":")[0]) for one in result.results} == {("", "its log cannot be read")}
+    assert {(gpu.uuid, gpu.why.split(":")[0]) for gpu in result.results} == {("", "its log cannot be read")}
 
 
 def test_another_image_may_be_used(api: Api, fake: FakeApi, kubelet: Kubelet, told: list[str]) -> None:
@@ -354,7 +354,7 @@ def test_a_pod_that_somebody_deletes_is_a_result(
     (result,) = vectoradd.run(
         api, [A], namespace=NS, image=PluginImage("plugin:1"), seconds=20, notify=delete
     )
-    assert {one.why for one in result.results} == {"the pod was deleted by another client"}
+    assert {item.why for item in result.results} == {"the pod was deleted by another client"}
 
 
 MEMORY = "aliyun.com/gpu-mem"
@@ -373,7 +373,7 @@ def test_gpus_shared_by_memory_are_covered_by_pods_that_fill_them(
     assert result.passed, result
     assert (result.divided, result.shared, result.together) == (True, True, "GPU-2")
     assert kubelet.asked == [{MEMORY: 16}, {MEMORY: 15}, {MEMORY: 1}]
-    assert [(one.uuid, one.share, one.limit) for one in result.results] == [
+    assert [(gpu.uuid, gpu.share, gpu.limit) for gpu in result.results] == [
         ("GPU-1", 16384, 16384),
         ("GPU-2", 15360, 15360),
         ("GPU-2", 1024, 1024),
@@ -504,8 +504,8 @@ def test_a_program_that_measures_its_gpus_at_once_gets_all_whole_ones_in_one_pod
     given = {"m": ["GPU-1", "GPU-2", "GPU-3"], "s": ["GPU-4", "GPU-5"], "t": list(SPREAD)}
     kubelet = Kubelet(fake, given)
     (result,) = run(api, told, Target("m"), alone=True)
-    assert [one.uuid for one in result.results] == ["GPU-1", "GPU-2", "GPU-3"]
-    assert {one.pod.partition("-")[0] for one in result.results} == {"accept"}
+    assert [gpu.uuid for gpu in result.results] == ["GPU-1", "GPU-2", "GPU-3"]
+    assert {item.pod.partition("-")[0] for item in result.results} == {"accept"}
     (result,) = run(api, told, Target("s", ("GPU-4", "GPU-5")), config=BY_MEMORY, alone=True)
     assert result.divided
     run(api, told, Target("t", FOUR), config=sliced(), alone=True)
@@ -558,7 +558,7 @@ def test_shares_get_no_more_pods_than_show_every_gpu_and_that_two_share_one(
     (result,) = run(api, told, Target("m", uuids), config=config)
     assert result.passed, result
     assert [limits[SHARED] for limits in kubelet.asked] == asked
-    assert {one.uuid for one in result.results} == set(FOUR)
+    assert {gpu.uuid for gpu in result.results} == set(FOUR)
     assert result.divided
     assert result.together
     assert fake.all("Pod") == []
@@ -572,8 +572,8 @@ def test_a_gpu_that_fails_among_several_of_a_pod_is_named_alone(
     kubelet = Kubelet(fake, {"m": list(PACKED)})
     kubelet.broken.add("GPU-3")
     (result,) = run(api, told, Target("m", FOUR), config=sliced())
-    assert {one.uuid: one.passed for one in result.results} == dict.fromkeys(FOUR, True) | {"GPU-3": False}
-    assert {one.why for one in result.results if not one.passed} == {"element 7 is 0.0, should be 3.5"}
+    assert {gpu.uuid: gpu.passed for gpu in result.results} == dict.fromkeys(FOUR, True) | {"GPU-3": False}
+    assert {item.why for item in result.results if not item.passed} == {"element 7 is 0.0, should be 3.5"}
     assert not result.passed
 
 
@@ -588,7 +588,7 @@ def test_a_gpu_that_one_process_at_a_time_may_use_cannot_be_shared(
     Kubelet(fake, {"m": list(SPREAD)}).exclusive.add("GPU-3")
     (result,) = run(api, told, Target("m", FOUR), config=config)
     assert result.passed == good
-    assert {one.uuid: one.why for one in result.results if not one.passed} == (
+    assert {gpu.uuid: gpu.why for gpu in result.results if not gpu.passed} == (
         {}
         if good
         else {
@@ -654,7 +654,7 @@ def test_after_a_pod_that_could_not_run_no_more_are_made(api: Api, fake: FakeApi
     kubelet = Kubelet(fake, {"m": list(PACKED)})
     kubelet.stuck["m"] = {"phase": "Failed", "reason": "Evicted", "message": "the node was low on memory"}
     (result,) = run(api, told, Target("m", FOUR), config=sliced())
-    assert {one.why for one in result.results} == {"Evicted: the node was low on memory"}
+    assert {item.why for item in result.results} == {"Evicted: the node was low on memory"}
     assert len(result.results) == 5
 
 
@@ -702,8 +702,8 @@ def test_an_event_is_handled_by_its_own_node_alone(
     monkeypatch.setattr(vectoradd, "changes", spied)
     monkeypatch.setattr(vectoradd._Run, "gather", gathered)
     results = run(api, told, *(Target(name, tuple(uuids)) for name, uuids in nodes.items()))
-    assert all(one.passed for one in results)
-    looks = "".join({"event": "e", "all": "a", "look": "."}[one] for one in log)
+    assert all(result.passed for result in results)
+    looks = "".join({"event": "e", "all": "a", "look": "."}[item] for item in log)
     assert re.fullmatch(r"(a\.{12}|e\.{0,1})+", looks)
 
 
@@ -721,4 +721,4 @@ def test_pods_of_many_nodes_are_made_side_by_side(
         return create(this, *arguments)  # type: ignore[arg-type]
 
     monkeypatch.setattr(vectoradd._Run, "create", together)
-    assert all(one.passed for one in run(api, told, Target("a", ("GPU-1",)), Target("b", ("GPU-2",))))
+    assert all(result.passed for result in run(api, told, Target("a", ("GPU-1",)), Target("b", ("GPU-2",))))

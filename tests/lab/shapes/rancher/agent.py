@@ -150,7 +150,7 @@ def agent() -> None:
     words = [f"--config-dir={KUBELET}", f"--kubeconfig={AGENT}/kubelet.kubeconfig"]
     words += [f"--node-labels={','.join(found['node-label'])}"] if "node-label" in found else []
     kubelet = start(
-        f"{BIN}/kubelet", *words, *(f"--{one.lstrip('-')}" for one in found.get("kubelet-arg", []))
+        f"{BIN}/kubelet", *words, *(f"--{argument.lstrip('-')}" for argument in found.get("kubelet-arg", []))
     )
     if "NOTIFY_SOCKET" in os.environ:
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
