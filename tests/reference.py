@@ -193,7 +193,9 @@ def actions() -> Iterator[str]:
         "",
     )
     advice = {
-        name: one for name, one in explanations("gpunode.explain", "actions.yaml").items() if name != "later"
+        name: text
+        for name, text in explanations("gpunode.explain", "actions.yaml").items()
+        if name != "later"
     }
     yield from table(
         ("action", "do", "command"),

@@ -109,7 +109,9 @@ def test_annotations_are_those_that_python_3_6_evaluates() -> None:
     ]
     for name, node in nodes(ast.BinOp):
         sides = (node.left, node.right) if isinstance(node.op, ast.BitOr) else ()
-        found += [(name, node.lineno) for one in sides if isinstance(one, ast.Constant) and one.value is None]
+        found += [
+            (name, node.lineno) for part in sides if isinstance(part, ast.Constant) and part.value is None
+        ]
     assert found == []
 
 

@@ -49,7 +49,9 @@ def tab(browser: Browser, site: str) -> Iterator[Tab]:
     """A narrow window; in the end nothing was asked for elsewhere, and nothing was missing."""
     wrong: list[str] = []
     tab = browser.new_page(viewport={"width": 400, "height": 800})
-    tab.on("request", lambda one: wrong.append(one.url) if not one.url.startswith((site, "blob:")) else None)
+    tab.on(
+        "request", lambda sent: wrong.append(sent.url) if not sent.url.startswith((site, "blob:")) else None
+    )
     tab.on("response", lambda each: wrong.append(each.url) if each.status >= 400 else None)
     tab.on("pageerror", lambda error: wrong.append(str(error)))
     yield tab

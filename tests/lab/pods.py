@@ -154,7 +154,7 @@ class Pods:
         """Delete pods (all of ours if none is named) and wait until they are gone."""
         query = urlencode({"labelSelector": f"{LABEL}=yes"})
         every = [
-            one["metadata"]["name"] for one in self._lab.request("GET", f"{NAMESPACE}/pods?{query}")["items"]
+            pod["metadata"]["name"] for pod in self._lab.request("GET", f"{NAMESPACE}/pods?{query}")["items"]
         ]
         for name in names or every:
             self._lab.request("DELETE", f"{NAMESPACE}/pods/{name}")

@@ -447,12 +447,12 @@ def test_mig_single_counts_devices_as_gpus(
     parts = [part for gpu in range(4) for part in cut(gpu, ["3g.40gb", "3g.40gb"])]
     deploy(json.dumps({"version": "v1", "flags": {"migStrategy": "single"}}), "modern")
     offered(lab, "modern", 8)
-    one, two = made.seen(made.make("one", "modern"), made.make("two", "modern", 2))
-    assert len(one.uuids) == 1
-    assert set(one.uuids) < set(parts)
+    single, pair = made.seen(made.make("one", "modern"), made.make("two", "modern", 2))
+    assert len(single.uuids) == 1
+    assert set(single.uuids) < set(parts)
     # CUDA uses one MIG device of those it sees; the runtime was told of both.
-    assert set(two.uuids) < set(parts) - set(one.uuids)
-    assert len([node for node in two.nodes if "caps" in node]) == 4
+    assert set(pair.uuids) < set(parts) - set(single.uuids)
+    assert len([node for node in pair.nodes if "caps" in node]) == 4
 
 
 def test_a_plugin_killed_while_it_allocates_costs_that_pod_only(lab: Lab, deploy: Deploy, made: Pods) -> None:

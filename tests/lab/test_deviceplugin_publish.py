@@ -163,7 +163,7 @@ def test_an_unhealthy_gpu_is_reported_where_people_look(lab: Lab, gpunode: Calla
         for name, gpus in GPUS.items():
             wait("the event", lambda: count(lab, name, "GPUUnhealthy", "Xid 95") > before[name], SECONDS)  # noqa: B023
             found = [event for event in events(lab, name, "GPUUnhealthy") if "Xid 95" in event["message"]]
-            said = max(found, key=lambda one: one["lastTimestamp"])  # those of a test before live for an hour
+            said = max(found, key=lambda row: row["lastTimestamp"])  # those of a test before live for an hour
             assert said["type"] == "Warning"
             assert "GPU 0 (" in said["message"]
             assert "is Unhealthy: Xid 95: uncontained memory error; reset the GPU" in said["message"]

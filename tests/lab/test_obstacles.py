@@ -111,8 +111,8 @@ def refused(api: Api, namespace: str, container: dict[str, Any] | None = None, *
     error = None
     try:
         api.create(pod)
-    except HttpError as one:
-        error = one
+    except HttpError as refusal:
+        error = refusal
     if error is None:
         return ""
     found = match_admission(error.message)

@@ -203,8 +203,8 @@ def test_gpus_are_offered_and_each_is_given_once(node, minor):
     assert "not registered" not in node.log()
 
     given = kubelet.run(pod("a", 1, 2))
-    one, two = visible(given["c0"]), visible(given["c1"])
-    assert (len(one), len(two), len(one | two)) == (1, 2, 3)
+    first, second = visible(given["c0"]), visible(given["c1"])
+    assert (len(first), len(second), len(first | second)) == (1, 2, 3)
     for container, count in (("c0", 1), ("c1", 2)):
         assert all(
             inside == outside and mode == "rw" for inside, outside, mode in given[container]["devices"]
@@ -217,9 +217,9 @@ def test_gpus_are_offered_and_each_is_given_once(node, minor):
         kubelet.run(pod("b", 2))
     kubelet.end(pod("b", 2))
     rest = visible(kubelet.run(pod("c", 1))["c0"])
-    assert not rest & (one | two)
+    assert not rest & (first | second)
     kubelet.end(pod("a", 1, 2))
-    assert visible(kubelet.run(pod("d", 3))["c0"]) == one | two
+    assert visible(kubelet.run(pod("d", 3))["c0"]) == first | second
 
 
 @every_kubelet

@@ -161,7 +161,7 @@ def test_a_lost_node_keeps_its_books_until_its_pods_are_deleted(
             lambda: not _is(lab.request("GET", f"/api/v1/nodes/{node}")["status"], "Ready"),
             120,
         )
-        wait("a leader elsewhere", lambda: [one["spec"]["nodeName"] for one in leaders(lab)] == [other], 120)
+        wait("a leader elsewhere", lambda: [pod["spec"]["nodeName"] for pod in leaders(lab)] == [other], 120)
         as_noted(made, made.make("elsewhere", other, 4, MEM))
 
         def promised() -> int:

@@ -18,7 +18,7 @@ SCHEDULES = int(os.environ.get("SCHEDULES", "200"))
 
 def node(name: str, *units: int, published: bool = False, **annotations: str) -> Object:
     """A node whose GPUs have so many units; `published`: in its annotation, each with a UUID."""
-    gpus = [{"index": str(one), "uuid": f"GPU-{name}-{one}", "units": size} for one, size in enumerate(units)]
+    gpus = [{"index": str(n), "uuid": f"GPU-{name}-{n}", "units": size} for n, size in enumerate(units)]
     if published:
         annotations[MEMORY_ANNOTATION] = json.dumps({"version": 1, "gpus": gpus})
     capacity = {MEM: str(sum(units)), COUNT: str(len(units))}

@@ -94,7 +94,7 @@ def test_the_plugin_compares_notes_with_the_kubelets_record(
 
 
 @pytest.mark.parametrize(
-    ("one", "has", "expected"),
+    ("holder", "has", "expected"),
     [
         # Both count: the promised GPU, and the one that it has.
         (pod("a", 4, on="n", **{INDEX: "0"}), [place(g1=4)], (6, 6)),
@@ -111,21 +111,21 @@ def test_the_plugin_compares_notes_with_the_kubelets_record(
     ],
 )  # fmt: skip
 def test_books_count_what_is_noted_and_what_is_published(
-    one: Object, has: list[Place], expected: tuple[int, ...]
+    holder: Object, has: list[Place], expected: tuple[int, ...]
 ) -> None:
     """In whatever order they are seen; and only the note once the node publishes nothing more."""
     there = node("n", 10, 10, published=True)
     now = publishing(there, moved("a", *has))
-    first, last = Ledger.of(MEM, [now], [one]), Ledger.of(MEM, [there], [one])
+    first, last = Ledger.of(MEM, [now], [holder]), Ledger.of(MEM, [there], [holder])
     last.put_node(now)
-    again = Ledger.of(MEM, [], [one])
+    again = Ledger.of(MEM, [], [holder])
     again.put_node(now)
     assert [free(ledger) for ledger in (first, last, again)] == [expected] * 3
     assert first.books() == last.books() == again.books()
 
     last.put_node(there)
-    assert last.books() == Ledger.of(MEM, [there], [one]).books()
-    first.drop_pod(one["metadata"]["uid"])
+    assert last.books() == Ledger.of(MEM, [there], [holder]).books()
+    first.drop_pod(holder["metadata"]["uid"])
     assert free(first) == (10, 10)
 
 
@@ -164,7 +164,7 @@ def test_what_a_pod_has_is_noted_on_it_and_then_counts_once() -> None:
 
 
 @pytest.mark.parametrize(
-    ("one", "has"),
+    ("holder", "has"),
     [
         (pod("a", 4, 2, on="n"), [place(g0=4)]),
         (pod("a", 4, on="n"), [place(g0=3, g1=1)]),
@@ -174,10 +174,10 @@ def test_what_a_pod_has_is_noted_on_it_and_then_counts_once() -> None:
     ],
     ids=["half", "uneven", "unknown GPU", "init", "another node"],
 )
-def test_what_annotations_cannot_say_is_not_written(one: Object, has: list[Place]) -> None:
+def test_what_annotations_cannot_say_is_not_written(holder: Object, has: list[Place]) -> None:
     """Nor is what is known of half of a pod."""
-    api = Pods(one)
-    ledger = Ledger.of(MEM, [publishing(node("n", 10, 10, published=True), moved("a", *has))], [one])
+    api = Pods(holder)
+    ledger = Ledger.of(MEM, [publishing(node("n", 10, 10, published=True), moved("a", *has))], [holder])
     Noting(ledger, api).tend()
     assert noted(api, "a") == {}
 

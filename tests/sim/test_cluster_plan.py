@@ -191,7 +191,7 @@ def test_another_inventory_is_shown_as_what_it_changes(deployed: Api) -> None:
 
 def test_a_cluster_without_the_namespace_is_told_that_it_could_not_try_what_goes_there(deployed: Api) -> None:
     """What the API server could be asked, it was: RBAC's objects are not in it."""
-    would = {one.what: one for one in apply.diff(deployed, Spec("other", PluginImage("plugin:1")).manifests)}
+    would = {new.what: new for new in apply.diff(deployed, Spec("other", PluginImage("plugin:1")).manifests)}
     assert would["Namespace other"].action == "created"
     assert would["Namespace other"].untried == ""
     assert would[f"DaemonSet other/{NAME}"].untried == "namespace other does not exist yet"

@@ -44,8 +44,8 @@ BY_MEMORY = "version: v1\nsharing: {memory: {unit: GiB}}\n"
 
 @pytest.fixture(scope="module")
 def fleet() -> Iterator[Fleet]:
-    with made(OLD, NEW) as one:
-        yield one
+    with made(OLD, NEW) as pair:
+        yield pair
 
 
 @pytest.fixture(scope="module")
@@ -65,20 +65,20 @@ def test_the_plugin_registers_and_every_gpu_is_offered(deployed: Fleet) -> None:
     assert "class" not in old.pod
     assert new.pod.startswith("gpunode-device-plugin-class-")
     assert "INFO registered with the kubelet" in deployed.log(OLD)
-    assert {one.action for one in plugin.plan(deployed.api, Spec(NS, PluginImage(IMAGE)))} == {"same"}
+    assert {change.action for change in plugin.plan(deployed.api, Spec(NS, PluginImage(IMAGE)))} == {"same"}
 
 
 def test_vectoradd_runs_on_every_gpu_of_every_host(deployed: Fleet) -> None:
     """Real processes that add real vectors; together they saw each UUID once, and no pod is left."""
     results = deployed.run(OLD, NEW)
     assert all(result.passed for result in results), results
-    seen = [one.uuid for result in results for one in result.results]
+    seen = [gpu.uuid for result in results for gpu in result.results]
     assert sorted(seen) == sorted(gpu.uuid for machine in (OLD, NEW) for gpu in machine.gpus)
-    assert {one.gpu for one in results[0].results} == {"Tesla P100-PCIE-16GB"}
+    assert {gpu.gpu for gpu in results[0].results} == {"Tesla P100-PCIE-16GB"}
     assert deployed.api.find("Pod", NS, labels="app.kubernetes.io/name=gpunode-vectoradd")[0] == []
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP], ids=lambda one: one.name)
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP], ids=lambda n: n.name)
 def test_a_command_that_is_ended_leaves_no_pod(deployed: Fleet, number: signal.Signals) -> None:
     """However it is ended: the GPUs that its pods were to have are free."""
     inventory = deployed.demo / "inventory.yaml"
@@ -96,7 +96,7 @@ def test_a_command_that_is_ended_leaves_no_pod(deployed: Fleet, number: signal.S
         ran.send_signal(number)
         said, _ = ran.communicate()
     assert ran.returncode == 130, said
-    assert [one for one in of_vectoradd(deployed) if "deletionTimestamp" not in one["metadata"]] == []
+    assert [pod for pod in of_vectoradd(deployed) if "deletionTimestamp" not in pod["metadata"]] == []
     until(lambda: not of_vectoradd(deployed))
 
 
@@ -189,7 +189,7 @@ def test_an_xid_makes_its_gpu_unhealthy(deployed: Fleet) -> None:
     assert deployed.node(NEW).capacity == 2
     assert "Xid 48: double bit ECC error" in deployed.log(NEW)
     (result,) = deployed.run(Machine(NEW.name, NEW.os, NEW.kernel, NEW.runtime, NEW.kubelet, NEW.gpus[:1]))
-    assert [one.uuid for one in result.results] == [NEW.gpus[0].uuid]
+    assert [gpu.uuid for gpu in result.results] == [NEW.gpus[0].uuid]
     # A new pod of the plugin knows nothing of it: as after a reset of the GPU.
     deployed.api.delete("Pod", deployed.row(NEW).pod, NS)
     deployed.wait(NEW, 2)

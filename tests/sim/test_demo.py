@@ -273,7 +273,7 @@ def test_an_interrupted_show_leaves_nothing(room: Path, number: signal.Signals) 
             assert show.poll() is None
         folder = folders(room)[0]
         until(lambda: list(folder.glob("hosts/*/root/run/gpunode/lock")))
-        assert not [one for one in group(show.pid) if "gpunode provision" in one]  # it does not hear a Ctrl-C
+        assert not [run for run in group(show.pid) if "gpunode provision" in run]  # it does not hear a Ctrl-C
         (os.killpg if number is signal.SIGINT else os.kill)(show.pid, number)  # as a terminal's Ctrl-C does
         if number is not signal.SIGKILL:
             assert show.wait(timeout=120) == 130

@@ -51,7 +51,9 @@ def answering(**ends: str) -> Iterator[list[str]]:
 def bare(folder: Path, *machines: Machine) -> Iterator[tuple[Fleet, Session]]:
     """A session over the machines with an inventory that names no repositories."""
     with serving(folder, machines) as fleet:
-        hosts = tuple(replace(one, driver_repository=None, toolkit_repository=None) for one in fleet.hosts())
+        hosts = tuple(
+            replace(host, driver_repository=None, toolkit_repository=None) for host in fleet.hosts()
+        )
         reporter = report.make(json=True, quiet=False)
         with open_session(fleet.inventory, hosts, reporter, forks=8) as session:
             yield fleet, session

@@ -196,7 +196,7 @@ def test_waiting_names_the_pod_and_ends_with_it(api: Api, client: Client) -> Non
 
 def test_pods_that_do_not_end_in_time_are_returned(api: Api, client: Client) -> None:
     pod(client, "train", gpus=1)
-    left = drain.wait(api, "n1", lambda one: bool(one.asks), evict=False, seconds=0.2, notify=lambda _: None)
+    left = drain.wait(api, "n1", lambda pod: bool(pod.asks), evict=False, seconds=0.2, notify=lambda _: None)
     assert [entry.name for entry in left] == ["default/train"]
 
 

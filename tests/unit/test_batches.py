@@ -148,7 +148,7 @@ BUSY = NodeResult("n", (), ("GPU-1",), ("ml/train (1 nvidia.com/gpu)",), "none i
 def test_only_a_pod_proves_a_host() -> None:
     """Without one its run has finished it, and there is nothing to resume."""
     bare = Member(HOSTS[0], Outcome("a1", "changed"), NODE)
-    assert [batch.end_state(one)[0] for one in (bare, replace(bare, result=NodeResult("n", (), (), ())))] == [
+    assert [batch.end_state(end)[0] for end in (bare, replace(bare, result=NodeResult("n", (), (), ())))] == [
         "finished",
         "proven",
     ]
@@ -272,7 +272,9 @@ def test_the_question_counts_what_the_plans_cost() -> None:
     assert rounds.costs(members, 0) == f"4 hosts: {costs}"
     outside = Disturbed(impact.disturbance_of([Reboot("why")]), pods={}, users=(GpuUser(1, "python3"),))
     (busy,) = (
-        replace(one, outcome=replace(one.outcome, disturbs=outside)) for one in [waiting(a1)] if one.outcome
+        replace(host, outcome=replace(host.outcome, disturbs=outside))
+        for host in [waiting(a1)]
+        if host.outcome
     )
     assert rounds.costs([busy], 0) == "1 host: 1 reboot, 1 process disturbed"
     assert rounds.costs([members[3]], 0) == "1 host: 0 pods disturbed"

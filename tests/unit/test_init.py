@@ -98,11 +98,11 @@ def test_what_another_ssh_configuration_sets_is_written(folder: Path) -> None:
     assert init("--from", "conf").exit_code == 0
     written = (folder / "inventory.yaml").read_text()
     assert '- "gpu-[3:5]"' in written
-    one, two = inventory.load(folder / "inventory.yaml", keys=False).hosts[-2:]
-    assert (one.name, one.ssh.address, one.ssh.port, one.ssh.user, one.ssh.jump) == (
+    first, second = inventory.load(folder / "inventory.yaml", keys=False).hosts[-2:]
+    assert (first.name, first.ssh.address, first.ssh.port, first.ssh.user, first.ssh.jump) == (
         "gpu-1", "10.0.3.1", 2222, "ops", None,
     )  # fmt: skip
-    assert (two.name, two.ssh.address, two.ssh.port, two.ssh.jump) == (
+    assert (second.name, second.ssh.address, second.ssh.port, second.ssh.jump) == (
         "gpu-2",
         "gpu-2",
         None,

@@ -170,14 +170,14 @@ groups:
     driver: 580
 """,
     )
-    one, two = inventory.hosts
-    assert one.ssh == Ssh(address="one", port=2222, user="ops", jump="bastion")
-    assert two.ssh == Ssh(address="two", port=2222, user="ops", jump="none")
-    assert one.labels == {"a": "default", "b": "group", "c": "group"}
-    assert two.labels == {"a": "default", "b": "group", "c": "host"}
-    assert one.feature_gates == {"A": True, "B": False}
-    assert (one.driver, two.driver) == ("580", "595")
-    assert (one.work_timeout, two.work_timeout) == (90, 7200)
+    first, second = inventory.hosts
+    assert first.ssh == Ssh(address="one", port=2222, user="ops", jump="bastion")
+    assert second.ssh == Ssh(address="two", port=2222, user="ops", jump="none")
+    assert first.labels == {"a": "default", "b": "group", "c": "group"}
+    assert second.labels == {"a": "default", "b": "group", "c": "host"}
+    assert first.feature_gates == {"A": True, "B": False}
+    assert (first.driver, second.driver) == ("580", "595")
+    assert (first.work_timeout, second.work_timeout) == (90, 7200)
 
 
 def test_an_installer_is_replaced_whole(tmp_path):
@@ -193,10 +193,10 @@ groups:
     driver: {{from: run, version: "580.178.04", file: NVIDIA.run, sha256: "{"a" * 64}", flavour: open}}
 """,
     )
-    one, two = inventory.hosts
-    assert one.driver == "580.178.04"
-    assert one.driver_run == RunFile("580.178.04", "a" * 64, str(tmp_path / "NVIDIA.run"), None, "open")
-    assert (two.driver, two.driver_run) == ("none", None)
+    first, second = inventory.hosts
+    assert first.driver == "580.178.04"
+    assert first.driver_run == RunFile("580.178.04", "a" * 64, str(tmp_path / "NVIDIA.run"), None, "open")
+    assert (second.driver, second.driver_run) == ("none", None)
 
 
 def test_packages_of_the_distribution_take_a_branch_or_none(tmp_path):
@@ -240,10 +240,10 @@ groups:
     hosts: [one, {{name: two, python: /opt/python3}}]
 """,
     )
-    one, two = inventory.hosts
+    first, second = inventory.hosts
     build = PythonBuild("https://mirror.example/python.tar.gz", "a" * 64)
-    assert (one.python, one.python_build) == ("", build)
-    assert (two.python, two.python_build) == ("/opt/python3", None)
+    assert (first.python, first.python_build) == ("", build)
+    assert (second.python, second.python_build) == ("/opt/python3", None)
 
 
 def test_a_rehearsal_needs_no_installer(tmp_path):

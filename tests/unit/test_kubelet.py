@@ -209,7 +209,10 @@ def test_a_quote_that_is_never_closed_is_reported() -> None:
     (setting,) = read_environment(FILES["an open quote"][0])
     assert not setting.closed
     assert all(
-        one.closed for text, _ in FILES.values() for one in read_environment(text) if one.value != "x\nB=2\n"
+        part.closed
+        for text, _ in FILES.values()
+        for part in read_environment(text)
+        if part.value != "x\nB=2\n"
     )
 
 

@@ -484,7 +484,7 @@ def test_what_comes_from_hosts_is_shown_and_does_nothing(
     out = "".join(capsys.readouterr())
     for own in (r"\x1b\[[0-9;?]*[mhlAKG]", "\r"):  # of rich, for its styles and what it draws anew
         out = re.sub(own, "", out)
-    assert {one for one in out if not one.isprintable()} <= {"\n"}
+    assert {sign for sign in out if not sign.isprintable()} <= {"\n"}
     assert not [line for line in out.splitlines() if line.startswith(" p100-001")]
     if name not in ITS_OWN_LINES:
         assert out.count(shown) >= 18
@@ -531,7 +531,7 @@ def test_an_error_that_ends_the_command_is_plain_too(
             cli.main()
 
     told = capsys.readouterr().err
-    assert {one for one in told if not one.isprintable()} == {"\n"}
+    assert {sign for sign in told if not sign.isprintable()} == {"\n"}
     assert "hunter2" not in told
     assert r"a\x1b[2Jb" in told
 
@@ -556,7 +556,7 @@ def test_a_host_without_changes_says_which_link_is_broken(capsys: pytest.Capture
     told.summary(outcomes)
     (line,) = map(json.loads, capsys.readouterr().out.splitlines())
     assert (line["broken"], line["right"]) == (1, 1)
-    cards = [Card(one.host, one) for one in outcomes]
+    cards = [Card(end.host, end) for end in outcomes]
     assert [card.status for card in cards] == ["broken", "up to date"]
     assert lost in cards[0].cause
 

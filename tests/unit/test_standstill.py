@@ -56,7 +56,7 @@ def waits(monkeypatch: pytest.MonkeyPatch) -> Callable[[work.End | ClusterError]
 
 
 @pytest.mark.parametrize(
-    "one",
+    "asks",
     [
         member(REBOOT, idle_pods_left=False),
         member(WriteFile("/etc/x", "", "why")),
@@ -64,10 +64,10 @@ def waits(monkeypatch: pytest.MonkeyPatch) -> Callable[[work.End | ClusterError]
     ],
 )
 def test_a_host_is_asked_again_only_where_pods_were_left_and_a_change_ends_work(
-    one: Member, waits: Callable[..., list[str]]
+    asks: Member, waits: Callable[..., list[str]]
 ) -> None:
     asked = waits(ClusterError("unasked"))
-    assert prepared(one) is one
+    assert prepared(asks) is asks
     assert asked == []
 
 

@@ -74,7 +74,7 @@ def test_processes_outside_kubernetes_are_named_by_their_hosts() -> None:
         assert not plans
         asked.extend(member.host.name for member in members)
         facts = SimpleNamespace(gpu_users=users)
-        outcomes = [Outcome(one.host.name, "right", facts=facts) for one in members]  # type: ignore[arg-type]
+        outcomes = [Outcome(host.host.name, "right", facts=facts) for host in members]  # type: ignore[arg-type]
         return [replace(each, outcome=outcome) for each, outcome in zip(members, outcomes, strict=True)]
 
     reporter = mock.Mock()

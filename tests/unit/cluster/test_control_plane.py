@@ -112,7 +112,7 @@ INVENTORY = Inventory("inventory.yaml", (), Cluster(plugin=PluginImage("plugin:1
 
 
 @pytest.mark.parametrize(
-    ("one", "inventory", "status"),
+    ("asked", "inventory", "status"),
     [
         (member(manifest=APISERVER), INVENTORY, "refused"),
         (member(True, manifest=APISERVER), INVENTORY, "planned"),
@@ -123,10 +123,10 @@ INVENTORY = Inventory("inventory.yaml", (), Cluster(plugin=PluginImage("plugin:1
     ],
 )
 def test_a_host_of_the_control_plane_is_disturbed_only_when_named(
-    one: Member, inventory: Inventory, status: str
+    asked: Member, inventory: Inventory, status: str
 ) -> None:
     """And only where its health can be asked for."""
-    (after,) = rollout.refuse_unnamed(inventory, (one,))
+    (after,) = rollout.refuse_unnamed(inventory, (asked,))
     assert after.outcome is not None
     assert after.outcome.status == status
     if status == "refused":

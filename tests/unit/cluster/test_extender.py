@@ -326,7 +326,7 @@ def test_who_may_not_bind_its_roles_is_reported_before_anything_is_changed(
     held: Any = None
     with pytest.raises(ClusterError, match="rights that the user does not have"):
         share._enable(session, api, held, yes=True)
-    writes = [one for one in fake.requests if one[0] != "GET" and "selfsubjectaccessreviews" not in one[1]]
+    writes = [ask for ask in fake.requests if ask[0] != "GET" and "selfsubjectaccessreviews" not in ask[1]]
     assert writes
     assert all(query.get("dryRun") == "All" for _, _, query in writes)
 

@@ -164,7 +164,7 @@ def test_one_without_a_pod_says_what_admission_says(command: Command, fake: Fake
     """As of a quota: the Deployment has the reason."""
     refusal = "pods is forbidden: exceeded quota: gpus"
     state = {"conditions": [{"type": "ReplicaFailure", "status": "True", "message": refusal}]}
-    fake.react("Deployment", lambda one: fake.update("Deployment", one["metadata"]["name"], NS, status=state))
+    fake.react("Deployment", lambda new: fake.update("Deployment", new["metadata"]["name"], NS, status=state))
     done = command()
     assert [line["error"] for line in lines(done, "error")] == [f"{notebook.NAME}: {refusal}"]
     assert not there(fake)
