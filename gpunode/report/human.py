@@ -41,6 +41,7 @@ UNITS = {
 }
 LISTED = 3  # rows that are too wide for the terminal and have a line a cell
 ASKED = ("batch", "gate")  # tables that belong to a plan
+REPEATED = ("object", "vectoradd")  # of a run: objects as planned, GPUs that passed
 WAIT, AGAIN = re.compile(r"^waiting for |\b\d+ of \d+ "), 60.0  # a wait's messages; seconds between two
 PIPED = 100  # assumed columns of a file or a pipe
 WRITTEN = {
@@ -182,7 +183,9 @@ class Human:
         self._print(whole_chain(host, links) if short else chain(host, links))
 
     def rows(self, kind: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-        if not rows or (self._brief and kind in ASKED) or (self._cluster and kind == "object"):
+        if self._cluster and kind in REPEATED:  # a plan was shown, or a proof follows, which has the rest
+            rows = [row for row in rows if row[3:] and row[3] != "passed"]
+        if not rows or (self._brief and kind in ASKED):
             return
         if kind == "time":  # of which the summary has a line
             self._times = rows

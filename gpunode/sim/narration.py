@@ -36,14 +36,12 @@ REPORT = "report.html"
 
 
 def results_screen(lines: Lines) -> Lines:
-    """Refusals and failures, the hosts' results, and how many GPUs passed."""
+    """Refusals and failures, and the hosts' results."""
     tables = [number for number, line in enumerate(lines) if line.startswith(("NODE ", "HOST "))]
     if not tables:
         return shorten(lines)
     bad = [line for line in lines[: tables[0]] if "✗" in line]
-    passed = sum("  passed  " in line for line in lines)
-    counted = f"{passed} GPU{'' if passed == 1 else 's'} finished a CUDA pod"
-    return [*shorten(bad), *shorten(lines[tables[-1] :]), counted]
+    return [*shorten(bad), *shorten(lines[tables[-1] :])]
 
 
 def chains_screen(lines: Lines) -> Lines:

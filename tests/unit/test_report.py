@@ -198,6 +198,22 @@ def test_a_table_too_wide_for_any_reader_of_a_pipe_is_a_line_for_every_cell_too(
     ]
 
 
+def test_a_run_repeats_neither_planned_objects_nor_gpus_that_passed(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    human = Human(quiet=False)
+    human.cluster("prod", ())
+    capsys.readouterr()
+    human.rows("object", ("action", "object"), [("created", "Namespace gpunode")])
+    human.rows(
+        "vectoradd", ("node", "uuid", "gpu", "result"), [("a", "1", "P", "passed"), ("a", "2", "P", "failed")]
+    )
+    assert [line.split() for line in capsys.readouterr().out.splitlines()] == [
+        ["NODE", "UUID", "GPU", "RESULT"],
+        ["a", "2", "P", "failed"],
+    ]
+
+
 def test_a_narrow_terminal_has_many_gpus_in_a_line_each(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -27,7 +27,7 @@ def test_results_are_the_refusals_and_the_hosts_results() -> None:
         "HOST  RESULT",
         "a     verified",
     ]
-    assert narration.results_screen(lines) == [lines[0], *lines[3:], "1 GPU finished a CUDA pod"]
+    assert narration.results_screen(lines) == [lines[0], *lines[3:]]
     assert narration.results_screen(["x"]) == ["x"]
 
 
