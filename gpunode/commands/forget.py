@@ -85,7 +85,9 @@ def forget_hosts(session: Session, options: ForgetOptions) -> int:
             f"{gone}: no host of the inventory, so only the marks of the node go. What is on the machine stays."
         )
     plan = cluster_diff.ClusterPlan(len(marked), ())
-    costs = report_costs(session, hosts.order, members, plan, size=options.size, run=False)
+    costs = report_costs(
+        session, hosts.order, members, plan, size=options.size, run=False, accepted=options.yes
+    )
     question = answered = ""
     if costs or marked:
         names = few([member.host.name for member in (*members, *strangers)], NAMED)

@@ -21,7 +21,6 @@ from gpunode.engine import (
 )
 from gpunode.engine.estimate import report_costs
 from gpunode.engine.member import Members, outcomes
-from gpunode.engine.reporter import Headline
 from gpunode.engine.session import Session
 from gpunode.errors import ClusterError
 from gpunode.links.driver import choose as driver
@@ -72,8 +71,7 @@ def show_plan(
     if wrong is not None:
         reporter.problem(nodes.name_rights(inventory, wrong).problem)
     gate.show(inventory, reporter)
-    if costs := report_costs(session, order, members, shown):
-        reporter.note(Headline(costs))
+    report_costs(session, order, members, shown, accepted=True)
     if out is not None:
         replaced = " The earlier plan there is replaced." if out.exists() else ""
         plan_file.write(out, plan_file.make(Path(inventory.path), members, shown.changes))

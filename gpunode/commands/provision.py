@@ -192,7 +192,9 @@ def _ask(
     options: ProvisionOptions,
 ) -> tuple[str, str]:
     """Show the batches, and raise Declined unless they are accepted. The question and how it was answered; empty: none was asked."""
-    costs = report_costs(session, order, members, cluster, size=options.size, run=options.run)
+    costs = report_costs(
+        session, order, members, cluster, size=options.size, run=options.run, accepted=options.yes
+    )
     yes, answered = options.yes, "--yes" if options.yes else "yes"
     if options.reviewed is not None:
         yes = _check_reviewed(session, members, cluster, options.reviewed, yes=yes)

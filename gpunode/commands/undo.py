@@ -74,7 +74,9 @@ def undo(session: Session, run_id: str, options: UndoOptions) -> int:
     gate.show(session.inventory, reporter)
     rollout.check_rights(session, api, members)
     cluster = ClusterPlan(len(planned.changes), (), changes=planned.changes)
-    costs = report_costs(session, hosts.order, members, cluster, size=options.size, run=False)
+    costs = report_costs(
+        session, hosts.order, members, cluster, size=options.size, run=False, accepted=options.yes
+    )
     asked = answered = ""
     if costs or cluster.objects:
         question = f"{costs or 'The cluster alone'}. Undo run {run_id}?"

@@ -14,6 +14,7 @@ from gpunode.engine.cluster_diff import ClusterPlan
 from gpunode.engine.history import mean_seconds
 from gpunode.engine.member import Member
 from gpunode.engine.phases import PLUGIN, PODS, PROBES, REBOOTS, WORK
+from gpunode.engine.reporter import Headline
 from gpunode.engine.session import Session
 from gpunode.model import Host
 
@@ -52,9 +53,10 @@ def report_costs(
     *,
     size: Size | None = None,
     run: bool = True,
+    accepted: bool = False,
 ) -> str:
     """Report the batches, and how to go faster. Returns the costs of the hosts' changes as text; "" if there are none. `run`: with
-    test pods."""
+    test pods. `accepted`: no question has the costs, so they are reported."""
     waiting = [member for member in members if member.has_changes]
     rows = rounds.batch_rows(order, waiting)
     session.reporter.rows("batch", ("batch", "hosts", "changes", "disturbed", "words"), rows)
@@ -64,7 +66,10 @@ def report_costs(
         return ""
     proves = run and session.inventory.cluster.plugin is not None
     time = estimate(order, waiting, mean_seconds(Path(session.inventory.path)), proves=proves)
-    return rounds.costs(waiting, cluster.objects, len(rows), cluster.replaced, cluster.tainted, str(time))
+    costs = rounds.costs(waiting, cluster.objects, len(rows), cluster.replaced, cluster.tainted, str(time))
+    if accepted:
+        session.reporter.note(Headline(costs))
+    return costs
 
 
 def estimate(

@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from gpunode.engine.overview import RunLine
+from gpunode.engine.reporter import Headline
 from gpunode.errors import Problem
 from gpunode.model import Event, Host, Outcome, Verdict
 from gpunode.report import chains, objects, plans, runs
@@ -234,6 +235,10 @@ class Human:
         self._err_print(" ", ("✗", "red"), f" {first}\n", *(f"   {line}\n" for line in rest))
 
     def note(self, text: str) -> None:
+        if isinstance(text, Headline):
+            if self._brief:
+                return
+            self._explain_signs("" if self._accepted else "plan --diff")
         self._err_print(f" {text}\n")
 
     def ask(self, question: str) -> bool:

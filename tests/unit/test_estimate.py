@@ -33,7 +33,9 @@ def test_batches_are_counted_as_the_run_numbers_them(tmp_path: Path, monkeypatch
     session = mock.Mock(inventory=Inventory("inventory.yaml", (), Cluster()))
     order = [[host] for host in HOSTS[:3]]
     members = [waiting(HOSTS[0], REBOOT), waiting(HOSTS[2], REBOOT)]
-    assert ", 3 batches, " in report_costs(session, order, members, ClusterPlan(0, ()))
+    costs = report_costs(session, order, members, ClusterPlan(0, ()), accepted=True)
+    assert ", 3 batches, " in costs
+    session.reporter.note.assert_called_with(costs)
 
 
 def test_a_reload_takes_no_reboots_time() -> None:

@@ -15,7 +15,7 @@ from gpunode import cli
 from gpunode.cluster.objects.difference import Difference
 from gpunode.cluster.pods import GPU, MEMORY
 from gpunode.engine.overview import RunLine
-from gpunode.engine.reporter import Reporter
+from gpunode.engine.reporter import Headline, Reporter
 from gpunode.errors import Claim, ClusterError, InventoryError, Problem
 from gpunode.model import (
     Disturbance,
@@ -37,6 +37,7 @@ from gpunode.report import Named, human, make
 from gpunode.report import terminal as live_view
 from gpunode.report.human import Human
 from gpunode.report.page import Card
+from gpunode.report.plans import LEGEND
 from gpunode.report.terminal import Live, short_names
 from gpunode.wording import Advice, Command
 from tests import cases
@@ -212,6 +213,18 @@ def test_a_run_repeats_neither_planned_objects_nor_gpus_that_passed(
         ["NODE", "UUID", "GPU", "RESULT"],
         ["a", "2", "P", "failed"],
     ]
+
+
+@pytest.mark.parametrize(("quiet", "lines"), [(False, 2), (True, 0)])
+def test_costs_of_a_plan_accepted_beforehand_follow_its_signs(
+    capsys: pytest.CaptureFixture[str], quiet: bool, lines: int
+) -> None:
+    human = Human(quiet=quiet, accepted=True)
+    human.plans([long_plan(1)])
+    capsys.readouterr()
+    human.note(Headline("1 host: 1 reboot"))
+    shown = capsys.readouterr()
+    assert [*shown.out.splitlines(), *shown.err.splitlines()] == [f" {LEGEND}", " 1 host: 1 reboot"][:lines]
 
 
 def test_a_narrow_terminal_has_many_gpus_in_a_line_each(
