@@ -252,7 +252,7 @@ def _report_batch(run: Run, now: Members, number: tuple[int, int], left: Estimat
         *number,
         left.seconds,
     )
-    text = f"batch {number[0]} of {number[1]}: {names}; the run takes {left} more"
+    text = f"batch {number[0]} of {number[1]}: {names}; {left} to the end of the run"
     run.session.reporter.event(Event("stage", None, text, asdict(line)))
 
 

@@ -217,7 +217,7 @@ To end it:
 
   {gpunode} demo stop {name}
 
-Next: {page("tutorial#break-it-and-let-it-be-fixed")}; then {page("tutorial#on-your-own-host")}."""
+Next: {page("tutorial#see-it" if first == "provision" else "tutorial#break-it-and-let-it-be-fixed")}; then {page("tutorial#on-your-own-host")}."""
 
 
 def ending(code: int, report: Path | None, *, whole: bool) -> str:
