@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -190,8 +191,8 @@ def find_missing(api: Api, rights: Iterable[Right]) -> tuple[Right, ...]:
 
 def lacks(missing: Sequence[Right], outcome: str = "", user: str = "USER") -> ClusterError:
     """The error that names these rights, with roles that have them and no more, bound to the user. `outcome`: of the command."""
-    # By its content: what grants other rights, as after the next refusal, does not replace it.
-    name = f"{ROLE}-{hashlib.sha256(repr((user, missing)).encode()).hexdigest()[:6]}"
+    # By its content, and a binding by its user, too: what grants other rights, or them to another user, does not replace it.
+    name = f"{ROLE}-{hashlib.sha256(repr(missing).encode()).hexdigest()[:6]}"
     scopes = dict.fromkeys(right.namespace for right in missing)
     objects = "\n---\n".join("\n".join(_role(missing, scope, name, user)) for scope in scopes)
     whom = "" if user != "USER" else ", with the user's name for USER"
@@ -220,7 +221,8 @@ def _role(missing: Iterable[Right], namespace: str, role: str, user: str) -> Ite
         name, _, of = whole.partition(".")
         named = f"{name}/{part}" if part else name
         yield f'- {{apiGroups: ["{of}"], resources: [{named}], verbs: [{", ".join(dict.fromkeys(some))}]}}'
-    yield f"---\n{version}\nkind: {kind}Binding\n{metadata}"
+    binding = json.dumps(f"{role}-{re.sub('[/%]', '-', user)}")
+    yield f"---\n{version}\nkind: {kind}Binding\nmetadata: {{name: {binding}{within}}}"
     yield f"roleRef: {{{group}, kind: {kind}, name: {role}}}"
     yield f"subjects: [{{{group}, kind: User, name: {json.dumps(user)}}}]"
 

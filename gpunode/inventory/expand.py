@@ -84,7 +84,8 @@ def driver_branch(source: Source, driver: str, where: Where) -> None:
         ended = [str(number) for number, row in known.items() if row["status"] == "ended"]
         alive = ", ".join(str(number) for number in known if str(number) not in ended)
         source.problem(
-            where, f"there is no driver branch {branch}; {alive} get fixes, {', '.join(ended)} have ended"
+            where,
+            f"gpunode knows no driver branch {branch}; {alive} get fixes, {', '.join(ended)} have ended",
         )
 
 

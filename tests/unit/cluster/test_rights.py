@@ -128,16 +128,20 @@ def test_the_role_on_offer_holds_no_more_than_is_missing() -> None:
     assert [(item["kind"], item["metadata"].get("namespace")) for item in bindings] == [
         (f"{kind}Binding", namespace) for kind, namespace, _ in roles
     ]
-    assert {(item["roleRef"]["name"], item["subjects"][0]["name"]) for item in bindings} == {
-        (bindings[0]["metadata"]["name"], "ops")
-    }
+    role = bindings[0]["roleRef"]["name"]
+    assert {(item["roleRef"]["name"], item["subjects"][0]["name"]) for item in bindings} == {(role, "ops")}
+    assert {item["metadata"]["name"] for item in bindings} == {f"{role}-ops"}
 
 
-def test_a_second_grant_takes_nothing_from_the_first() -> None:
-    first, second = (granted(rights.lacks((Right(verb, "nodes"),), user="ops")) for verb in ("get", "list"))
-    assert {item["metadata"]["name"] for item in first} & {
-        item["metadata"]["name"] for item in second
-    } == set()
+@pytest.mark.parametrize(("verb", "user"), [("list", "ops"), ("get", "system:serviceaccount:ci/runner")])
+def test_a_second_grant_takes_nothing_from_the_first(verb: str, user: str) -> None:
+    """Of other rights, or of the same ones to another user."""
+
+    def bindings(verb: str, user: str) -> set[str]:
+        objects = granted(rights.lacks((Right(verb, "nodes"),), user=user))
+        return {item["metadata"]["name"] for item in objects if "roleRef" in item}
+
+    assert bindings("get", "ops") & bindings(verb, user) == set()
 
 
 def test_rights_to_deploy_are_those_to_the_objects_and_those_that_their_roles_grant() -> None:
