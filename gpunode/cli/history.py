@@ -149,7 +149,7 @@ def undo(
                 f"`gpunode undo {undone}` or `gpunode resume` continues it; `gpunode undo {recorded.id}` takes it back."
             ),
         )
-    if common.origin == options.DEFAULT:
+    if common.origin == options.DEFAULT and str(common.inventory.absolute()) != recorded.inventory:
         common = dataclasses.replace(common, inventory=Path(recorded.inventory))
     known = {host.name for host in load_inventory(common.inventory, common.origin).hosts}
     hosts = [name for name in recorded.hosts if name in known]
