@@ -4,6 +4,7 @@ import os
 import re
 import shutil
 import stat
+import sys
 import time
 from typing import Callable, Dict, Optional
 
@@ -12,7 +13,7 @@ from gpunode.agent.files import keep, put, read_current, sha256
 from gpunode.agent.machine import journal
 from gpunode.agent.package_manager import SILENCE
 from gpunode.agent.record import STATE, Run, settle_time
-from gpunode.agent.system import Message, below, last, resolve, run
+from gpunode.agent.system import Message, below, have, last, resolve, run
 from gpunode.engine.on_host.confirmation import wait_for_confirmation
 from gpunode.engine.on_host.guard import arm, disarm, find_worked, node_units, read_guard, reasons, restart
 from gpunode.links.driver.on_host.gpus import next_kernel, read_kernels, spare_newcomers
@@ -23,7 +24,6 @@ from gpunode.links.kubelet.on_host import check_kubelet_file
 from gpunode.links.plugin.on_host import load_image, remove_image
 from gpunode.links.runtime.on_host.containerd import check_containerd
 from gpunode.links.runtime.on_host.docker import check_docker
-from gpunode.links.runtime.on_host.selinux import relabel, selinux_boolean
 from gpunode.packages.on_host import packages
 
 
@@ -81,6 +81,27 @@ def remove_file(this: Run, change: Message) -> Message:
             os.rmdir(below(parent))
         except OSError:  # something else is in it
             pass
+    return {}
+
+
+def relabel(path: str, label: Optional[str] = None) -> None:
+    """Give a file that is new this label, or that which the policy has for its path; it has its folder's until then."""
+    if label and sys.platform == "linux" and os.path.exists(below("/sys/fs/selinux/enforce")):
+        os.setxattr(below(path), "security.selinux", label.encode())
+    elif os.path.exists(below("/sys/fs/selinux/enforce")) and have("restorecon"):
+        run("restorecon", below(path), timeout=60)
+
+
+def selinux_boolean(_this: Run, change: Message) -> Message:
+    state = "on" if change["on"] else "off"
+    answer = run("setsebool", "-P", change["name"], state, timeout=300)
+    if answer.status:
+        sentence = "setsebool -P %s %s: %s" % (
+            change["name"],
+            state,
+            (last(answer.message, 1) or ["no output"])[0],
+        )
+        raise Failure("selinux-failed", sentence, last(answer.message, 5))
     return {}
 
 
