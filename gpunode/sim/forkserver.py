@@ -1,8 +1,8 @@
 """Starts Python programs without starting Python each time: most of what a probe, a command or a small pod costs.
 
 `python3 FLAGS forkserver.py` is a process that has loaded what its programs import, and forks. A fork is like a new
-`python3 FLAGS -c PROGRAM` or `-m MODULE`; a source that was compiled before is not compiled again. It uses the standard
-library only, and one thread.
+`python3 FLAGS -c PROGRAM` or `-m MODULE`; a source that was compiled before is not compiled again. What a fork starts as
+`python3 -I -S FILE` is one, too. It uses the standard library only, and one thread.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ import struct
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import IO, NoReturn
+from typing import IO, Any, NoReturn
 
 NUMBER = struct.Struct("!i")
 ISOLATED = ("-I", "-S")
@@ -66,10 +66,11 @@ class ForkServer:
         """
         answer, status = os.pipe()
         request = json.dumps([[*arguments], dict(environment), str(folder), session]).encode()
+        request = NUMBER.pack(len(request)) + request
         try:
             with self._lock:
-                socket.send_fds(self._socket, [NUMBER.pack(len(request))], [*streams, status])
-                self._socket.sendall(request)
+                sent = socket.send_fds(self._socket, [request], [*streams, status])
+                self._socket.sendall(request[sent:])
         except OSError:
             os.close(answer)
             raise
@@ -174,6 +175,8 @@ def serve(requests: socket.socket) -> None:
     builtins.compile = functools.cache(compile)  # type: ignore[assignment]
     exec(compile(load, "load.py", "exec"), {"__name__": "load"})  # noqa: S102
     assert threading.active_count() == 1, "what forks have to import starts threads"
+    if sys.flags.isolated:
+        subprocess.Popen = _Popen(subprocess.Popen)  # type: ignore[misc, assignment]
     gc.collect()
     gc.freeze()  # forks share these objects for longer
     children: dict[int, int] = {}  # pid -> the pipe for its exit status
@@ -205,6 +208,30 @@ def serve(requests: socket.socket) -> None:
         children[pid] = status
         for number in ends:
             os.close(number)
+
+
+class _Popen:
+    """subprocess.Popen that forks `python3 -I -S FILE …` in a session of its own without streams, as the agent starts an apply."""
+
+    def __init__(self, usual: Callable[..., Any]) -> None:
+        self._usual = usual
+        self._modules, self._finders = set(sys.modules), [*sys.meta_path]
+
+    def __call__(self, command: Sequence[str], **options: Any) -> Any:
+        if command[:3] != [sys.executable, *ISOLATED] or not options.get("start_new_session"):
+            return self._usual(command, **options)
+        if os.fork() == 0:
+            self._become([*command[3:]])
+        return None
+
+    def _become(self, command: list[str]) -> NoReturn:
+        os.closerange(3, 256)
+        atexit._clear()
+        sys.meta_path[:], sys.excepthook = self._finders, sys.__excepthook__
+        for name in sys.modules.keys() - self._modules:
+            del sys.modules[name]
+        streams = [os.open(os.devnull, os.O_RDWR) for _ in range(3)]
+        _run(command, {**os.environ}, str(Path.cwd()), True, streams)
 
 
 def _report_ends(children: dict[int, int]) -> None:
@@ -270,6 +297,9 @@ def _run(
         if arguments[0] == "-c":
             sys.argv = ["-c", *arguments[2:]]
             exec(arguments[1], {"__name__": "__main__"})  # noqa: S102
+        elif arguments[0] != "-m":
+            sys.argv = arguments
+            exec(compile(Path(arguments[0]).read_bytes(), arguments[0], "exec"), {"__name__": "__main__"})  # noqa: S102
         else:
             sys.argv = ["-m", *arguments[2:]]
             runpy.run_module(arguments[1], run_name="__main__", alter_sys=True)

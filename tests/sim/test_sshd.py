@@ -208,3 +208,26 @@ def test_a_fork_sees_what_a_new_python_sees(forks: ForkServer, tmp_path: Path) -
     assert json.loads(ended(Piped(forks, ("-c", SEEN), host, tmp_path))[1]) == json.loads(real.stdout)
     counted = "import os; print(len(os.listdir('/dev/fd')))"  # three streams and the list itself
     assert ended(Piped(forks, ("-c", counted), host, tmp_path))[1] == b"4\n"
+
+
+def test_what_a_fork_starts_to_outlive_it_is_a_fork_too_and_sees_what_a_new_python_sees(
+    forks: ForkServer, tmp_path: Path
+) -> None:
+    """An agent's apply: no module and no file of the agent is in it."""
+    host = {"LC_ALL": "C", "PATH": os.defpath}
+    see = SEEN.replace("print(", "seen = (").replace(
+        "sys.flags", "sys.flags, 'wave' in sys.modules, __name__"
+    )
+    count = "seen += str(len(os.listdir('/dev/fd')))"
+    write = "with open('part', 'w') as file:\n    file.write(seen)\nos.rename('part', 'seen')"
+    (tmp_path / "work.py").write_text("\n".join((see, count, write)))
+    words = [sys.executable, "-I", "-S", "work.py", "run1"]
+    subprocess.run(words, env=host, cwd=tmp_path, stdin=subprocess.DEVNULL, capture_output=True, check=True)
+    real = (tmp_path / "seen").read_text()
+    (tmp_path / "seen").unlink()
+    null = "dict.fromkeys(('stdin', 'stdout', 'stderr'), subprocess.DEVNULL)"
+    start = f"subprocess.Popen({words}, start_new_session=True, **{null})"
+    begun = f"import os, subprocess, sys, wave; file = open('work.py'); {start}"
+    ended(Piped(forks, ("-c", begun), host, tmp_path))
+    until((tmp_path / "seen").exists)
+    assert (tmp_path / "seen").read_text() == real
