@@ -26,10 +26,10 @@ test: check ## All tests that need Python only: check, a release, the simulation
 PIP := $(BIN)/pip --quiet --disable-pip-version-check
 UV := VIRTUAL_ENV=$(VENV) $(BIN)/uv pip --quiet --system-certs
 
-# Most tests wait more than they compute. A file's tests stay in one process, in their order. WORKERS=0: one by one.
+# Most tests wait more than they compute. A file's tests stay in one process, in their order (tests/workers.py). WORKERS=0: one by one.
 WORKERS ?= $(PROCESSES)
 PROCESSES := 6
-PYTEST = $(BIN)/pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+PYTEST = $(BIN)/pytest --workers $(WORKERS)
 QUICK := -m "not lab and not gpu and not browser and not openssh and not release"
 
 check: $(VENV)/.ready ## Before each commit: format, lint, types, import contracts, unit tests
@@ -44,7 +44,7 @@ types: $(VENV)/.ready
 contracts: $(VENV)/.ready
 	$(BIN)/lint-imports --no-logo
 
-# Each process collects all tests of its run, so these are two at once, with half of the processes each.
+# Two runs at once collect their tests at the same time.
 unit programs: PROCESSES := 3
 
 unit: $(VENV)/.ready ## Unit tests only
@@ -69,7 +69,7 @@ gpu: $(VENV)/.ready ## Everything that needs a real GPU, on this machine's, in s
 # The number of labs for parallel tests; fewer if the machine has no room for them.
 lab-test lab-matrix: LABS := 3
 lab-test: lab ## Tests on the real cluster of `make lab`, with OpenSSH's own server, and on a real GPU where there is one
-	$(BIN)/pytest -n $$($(BIN)/python -m tests.lab count) --dist loadfile --no-loadscope-reorder -m "(lab or gpu or browser or openssh or storm) and not matrix" --timeout 900
+	$(BIN)/pytest --workers $$($(BIN)/python -m tests.lab count) -m "(lab or gpu or browser or openssh or storm) and not matrix" --timeout 900
 
 # Of a commit that is checked out as it is. ROWS="dnf .run": only those rows whose name has one of these words. By the
 # environment: names of rows have apostrophes.

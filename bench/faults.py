@@ -44,7 +44,7 @@ def copied(to: Path) -> None:
 
 def tested(folder: Path, tests: str) -> int:
     """pytest's exit status; a test that hangs has failed."""
-    words = [sys.executable, "-m", "pytest", "-x", "-q", "-n0", "--timeout", "120", *tests.split()]
+    words = [sys.executable, "-m", "pytest", "-x", "-q", "--timeout", "120", *tests.split()]
     environment = {**os.environ, "PYTHONPATH": str(folder)}
     options: dict[str, Any] = {"cwd": folder, "env": environment, "capture_output": True, "timeout": SECONDS}
     try:

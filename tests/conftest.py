@@ -13,6 +13,9 @@ from typing import Any
 
 import pytest
 
+from tests import forks
+
+pytest_plugins = ["tests.workers"]
 TESTS = Path(__file__).parent
 PROGRAMS = {"accept", "agent", "deviceplugin", "share"}
 # Files of `make check`, and then of `make sim`, that are begun first, so that in the end no process is busy for long while the others
@@ -50,9 +53,16 @@ def pytest_collection() -> None:
     gc.disable()
 
 
-def pytest_collection_finish() -> None:
+def pytest_collection_finish(session: pytest.Session) -> None:
     gc.freeze()
     gc.enable()
+    if session.config.option.workers:
+        # Of what each worker would load itself.
+        rooms = {item.path.relative_to(TESTS).parts[0] for item in session.items}
+        if "agent" in rooms:
+            forks.agents()
+        if rooms & {"unit", "sim"}:
+            forks.gpunode()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -18,7 +18,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from gpunode.sim.forkserver import ForkServer
+from gpunode.sim.forkserver import NUMBER, ForkServer
 from gpunode.sim.host import sshd
 
 CHECKOUT = Path(__file__).parents[1]
@@ -47,15 +47,56 @@ for shape in [each for each in gc.get_objects() if isinstance(each, Shape)]:
 """
 
 
+# Demos, too, have forks in place of servers that load the same for each of them.
+DEMOS = """
+from gpunode.sim.host import sshd
+from gpunode.sim.node import container
+from tests import forks
+
+for module in (sshd, container):
+    module.fork_server = functools.partial(forks.Forked, module.fork_server())
+"""
+
+
+class Forked(ForkServer):
+    """A fork of a server, with all that this has loaded.
+
+    Processes may share that one: they only send it requests that are short enough to arrive in one piece.
+    """
+
+    def __init__(self, loaded: ForkServer) -> None:
+        self._socket, theirs = socket.socketpair()
+        with theirs, open(os.devnull, "r+b") as null:
+            self._process = loaded.start(
+                ["-c", "import socket, __main__; __main__.serve(socket.socket(fileno=0))"],
+                environment={"PATH": os.environ["PATH"]},
+                folder=CHECKOUT,
+                streams=[theirs.fileno(), null.fileno(), 2],
+            )
+        self._lock = threading.Lock()
+        self._socket.sendall(NUMBER.pack(0))
+
+
+@functools.cache
+def gpunode() -> ForkServer:
+    """The server that others are forked from: one for all processes that run tests."""
+    environment = {**os.environ, "PYTHONPATH": str(CHECKOUT)}
+    return ended_at_exit(ForkServer(GPUNODE + DEMOS, flags=(), environment=environment))
+
+
 @functools.cache
 def _gpunode() -> ForkServer:
-    environment = {**os.environ, "PYTHONPATH": str(CHECKOUT)}
-    return ended_at_exit(ForkServer(GPUNODE, flags=(), environment=environment))
+    return ended_at_exit(Forked(gpunode()))
+
+
+@functools.cache
+def agents() -> ForkServer:
+    return ended_at_exit(sshd.fork_server())
 
 
 @functools.cache
 def _agents() -> ForkServer:
-    return ended_at_exit(sshd.fork_server())
+    return ended_at_exit(Forked(agents()))
 
 
 def ended_at_exit(server: ForkServer) -> ForkServer:

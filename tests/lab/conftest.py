@@ -75,12 +75,12 @@ class Ran:
 
 
 @pytest.fixture(scope="session")
-def lab(worker_id: str) -> api.Lab:
-    """The running lab of this checkout; each of several pytest workers (gw0, gw1, …) has one of its own."""
+def lab(worker: int) -> api.Lab:
+    """The running lab of this checkout; each of several processes that run tests has one of its own."""
     try:
         machine.check()
         try:
-            return api.load(1 if worker_id == "master" else int(worker_id.removeprefix("gw")) + 1)
+            return api.load(worker + 1)
         except LabError as error:
             machine.check_room(1, cold=is_cold())
             pytest.fail(str(error))

@@ -183,16 +183,7 @@ def run(rows: Sequence[Row], labs: int) -> Mapping[str, Result]:
     )
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder, "report.xml")
-        words = [
-            sys.executable,
-            "-m",
-            "pytest",
-            "-n",
-            str(labs),
-            "--dist",
-            "loadfile",
-            "--no-loadscope-reorder",
-        ]
+        words = [sys.executable, "-m", "pytest", "--workers", str(labs)]
         words += ["-v", "-m", "lab", "-k", chosen, "--timeout", str(SECONDS), "--junitxml", str(report)]
         subprocess.run([*words, *map(str, files)], cwd=ROOT, check=False)
         cases = list(ElementTree.parse(report).iter("testcase"))

@@ -9,6 +9,7 @@ import pytest
 
 from gpunode.sim import process
 from gpunode.sim.cluster import Cluster
+from gpunode.sim.node import container
 from tests import forks
 
 from .clusters import Client, until
@@ -17,9 +18,12 @@ from .clusters import Client, until
 @pytest.fixture(autouse=True, scope="session")
 def _forked_servers() -> Iterator[None]:
     """A start costs a second of processor; what `gpunode demo` itself starts is a process of its own."""
+    pods = container.fork_server()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(process, "Popen", forks.Popen)
+        patch.setattr(container, "fork_server", lambda: forks.Forked(pods))
         yield
+    pods.close()
 
 
 @pytest.fixture(scope="module")

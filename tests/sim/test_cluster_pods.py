@@ -276,8 +276,9 @@ def test_removing_takes_all_of_it(deployed: Fleet) -> None:
 
 
 def containers() -> set[int]:
-    """The processes of containers, which the fork servers below this one started; none where there is no /proc."""
-    return {pid for server in _children(os.getpid()) for pid in _children(server)}
+    """The processes of containers, which forks of the fork servers below this one started; none where there is no /proc."""
+    servers = [fork for server in _children(os.getpid()) for fork in _children(server)]
+    return {pid for server in servers for pid in _children(server)}
 
 
 def _children(pid: int) -> list[int]:
