@@ -166,9 +166,10 @@ def resume(
     load_inventory(common.inventory, common.origin)  # a file that is not there is explained first
     run = history.find_last(common.inventory)
     if not run.not_done:
-        typer.echo(f"Run {run.id} has finished all of its hosts: there is nothing to resume.", err=True)
-        if more := history.note_unfinished(common.inventory):
-            typer.echo(str(more), err=True)
+        with session(common, html, junit, choose=lambda _: ()) as work:
+            work.reporter.note(f"Run {run.id} has finished all of its hosts: there is nothing to resume.")
+            if more := history.note_unfinished(common.inventory):
+                work.reporter.note(more)
         return 0
     limit = [*(common.limit or ()), *([] if common.limit else ["@not-done"])]
     with session(dataclasses.replace(common, limit=limit), html, junit, accepted=yes) as work:

@@ -71,7 +71,7 @@ def check_fingerprints(values: list[str] | None) -> list[str]:
 
 def keep_records(inventory: Path) -> Path:
     """Have the records beside this inventory where there is a place for them."""
-    if localfile.exists(own := inventory.absolute().parent / localfile.STATE):
+    if localfile.is_own_folder(own := inventory.absolute().parent / localfile.STATE):
         os.environ["XDG_STATE_HOME"] = str(own)
     return inventory
 

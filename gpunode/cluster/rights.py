@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
-import re
+import secrets
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -191,14 +190,15 @@ def find_missing(api: Api, rights: Iterable[Right]) -> tuple[Right, ...]:
 
 def lacks(missing: Sequence[Right], outcome: str = "", user: str = "USER") -> ClusterError:
     """The error that names these rights, with roles that have them and no more, bound to the user. `outcome`: of the command."""
-    # By its content, and a binding by its user, too: what grants other rights, or them to another user, does not replace it.
-    name = f"{ROLE}-{hashlib.sha256(repr(missing).encode()).hexdigest()[:6]}"
+    name = f"{ROLE}-{secrets.token_hex(3)}"  # no other grant has it, which applying this one would replace
     scopes = dict.fromkeys(right.namespace for right in missing)
     objects = "\n---\n".join("\n".join(_role(missing, scope, name, user)) for scope in scopes)
     whom = "" if user != "USER" else ", with the user's name for USER"
+    absent = [scope for scope in scopes if scope and scope not in EXISTING]  # perhaps
+    made = "".join(f"kubectl get namespace {name} || kubectl create namespace {name}\n" for name in absent)
     return ClusterError(
         f"the Kubernetes API does not let this user {name_all(missing)}{outcome}",
-        hint=f"An administrator of the cluster grants this{whom}:\nkubectl apply -f - <<'END'\n{objects}\nEND\n"
+        hint=f"An administrator of the cluster grants this{whom}:\n{made}kubectl apply -f - <<'END'\n{objects}\nEND\n"
         f"All that gpunode may need: {page('safety#rights')}",
         code=CODE,
     )
@@ -210,8 +210,6 @@ def _role(missing: Iterable[Right], namespace: str, role: str, user: str) -> Ite
     for right in missing:
         if right.namespace == namespace:
             verbs.setdefault(right.resource, []).append(right.verb)
-    if namespace and namespace not in EXISTING:
-        yield f'apiVersion: v1\nkind: Namespace\nmetadata: {{name: "{namespace}"}}\n---'
     kind, within = ("Role", f', namespace: "{namespace}"') if namespace else ("ClusterRole", "")
     version, group = f"apiVersion: {RBAC}/v1", f"apiGroup: {RBAC}"
     metadata = f"metadata: {{name: {role}{within}}}"
@@ -221,8 +219,7 @@ def _role(missing: Iterable[Right], namespace: str, role: str, user: str) -> Ite
         name, _, of = whole.partition(".")
         named = f"{name}/{part}" if part else name
         yield f'- {{apiGroups: ["{of}"], resources: [{named}], verbs: [{", ".join(dict.fromkeys(some))}]}}'
-    binding = json.dumps(f"{role}-{re.sub('[/%]', '-', user)}")
-    yield f"---\n{version}\nkind: {kind}Binding\nmetadata: {{name: {binding}{within}}}"
+    yield f"---\n{version}\nkind: {kind}Binding\n{metadata}"
     yield f"roleRef: {{{group}, kind: {kind}, name: {role}}}"
     yield f"subjects: [{{{group}, kind: User, name: {json.dumps(user)}}}]"
 

@@ -13,7 +13,7 @@ from gpunode.cluster.objects.difference import Difference
 from gpunode.engine import impact, nodes, work
 from gpunode.engine.member import Member, Members
 from gpunode.engine.reporter import Reporter, report_reason
-from gpunode.errors import ClusterError
+from gpunode.errors import ClusterError, HttpError
 from gpunode.links import node as cluster_nodes
 from gpunode.links import plugin
 from gpunode.links.capacity import mig
@@ -208,7 +208,12 @@ def show(
     diff. Not `strict`: also for a user who may read and not write. `loaded`: its image will be on these nodes. `other`: the
     DaemonSet that it replaces. `taints`: of nodes until their proof."""
     spec = nodes.spec_of(inventory)
-    objects = plugin.plan(api, spec, strict=strict, notify=reporter.note)
+    try:
+        objects = plugin.plan(api, spec, strict=strict, notify=reporter.note)
+    except HttpError as error:
+        if not strict:
+            raise
+        raise nodes.name_rights_to_deploy(api, inventory, error) from error
     nodes.warn(api, inventory, members, reporter, but=title(other) if other else "")
     owners = other_owners.dra_owners(api)
     if owners.unknown:

@@ -54,33 +54,43 @@ def connect(inventory: Inventory) -> Api:
 
 
 def rights_to_deploy(api: Api, inventory: Inventory) -> tuple[rights.Right, ...]:
-    """Rights to apply the plugin's objects; () for an inventory without a plugin."""
-    if inventory.cluster.plugin is None:
-        return ()
+    """Rights to apply the plugin's objects. Raises ClusterError for an inventory without a plugin."""
     surplus = all_objects(inventory.cluster.namespace)
     owners = rights.of_owners() if api.served.has("ResourceSlice") else ()
     return (*rights.of_objects(fit(api, spec_of(inventory).manifests), fit(api, surplus)), *owners)
 
 
 def name_rights(inventory: Inventory, error: ClusterError) -> ClusterError:
-    """The error; where a right to read or to deploy the plugin is refused and others are missing, one with them all, the refused one
-    first."""
-    detail = error.detail if isinstance(error, HttpError) and error.status == 403 else ""
-    refused = FORBIDDEN.search(detail) or GRANT.search(detail)
+    """The error; where a right to read is refused and others are missing, one with them all, the refused one first."""
+    refused = FORBIDDEN.search(error.detail) if isinstance(error, HttpError) and error.status == 403 else None
     if refused is None:
         return error
     error.problem = replace(error.problem, code=rights.CODE)
-    with suppress(ClusterError):  # an API that is gone by now hides no refusal
-        api, namespace = api_of(inventory.cluster), inventory.cluster.namespace
-        deploys = (*rights.of_rollout(namespace), *rights_to_deploy(api, inventory))
-        for every in (rights.of_reading(namespace), deploys):
-            first = rights.match_refused(every, refused.groupdict()) if refused.re is FORBIDDEN else ()
-            if first or (refused.re is GRANT and every is deploys):
-                missing = rights.find_missing(api, every)
-                if not set(missing) <= set(first):
-                    return rights.lacks(tuple(dict.fromkeys((*first, *missing))), user=refused["user"])
-                break
+    reading = rights.of_reading(inventory.cluster.namespace)
+    if first := rights.match_refused(reading, refused.groupdict()):
+        with suppress(ClusterError):  # an API that is gone by now hides no refusal
+            return _with_all(api_of(inventory.cluster), error, refused["user"], first, reading)
     return error
+
+
+def name_rights_to_deploy(api: Api, inventory: Inventory, error: HttpError) -> ClusterError:
+    """The error of the dry run of a deployment; where a right is refused, one with all that the deployment lacks."""
+    refused = FORBIDDEN.search(error.detail) or GRANT.search(error.detail)
+    if refused is None or error.status != 403:
+        return error
+    deploys = (*rights.of_rollout(inventory.cluster.namespace), *rights_to_deploy(api, inventory))
+    first = rights.match_refused(deploys, refused.groupdict()) if refused.re is FORBIDDEN else ()
+    return _with_all(api, error, refused["user"], first, deploys)
+
+
+def _with_all(
+    api: Api, error: ClusterError, user: str, first: Sequence[rights.Right], every: Sequence[rights.Right]
+) -> ClusterError:
+    """An error with `first` and those of `every` right that the user lacks; the given one if that says no more."""
+    missing = rights.find_missing(api, every)
+    if set(missing) <= set(first):
+        return error
+    return rights.lacks(tuple(dict.fromkeys((*first, *missing))), user=user)
 
 
 def check_kubeconfig(inventory: Inventory) -> None:

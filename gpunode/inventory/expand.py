@@ -125,8 +125,7 @@ def read_driver(source: Source, value: Mapping[str, Any], where: Where) -> RunFi
             f'`from: {value["from"]}` takes a branch such as 580; this one is "{version}"',
         )
         return None
-    if value["from"] == "nvidia":  # a distribution's archive has branches of its own
-        driver_branch(source, version, (*where, "version"))
+    driver_branch(source, version, (*where, "version"))
     return DriverPackages(value["from"], version)
 
 

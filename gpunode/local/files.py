@@ -11,9 +11,7 @@ from pathlib import Path
 
 LARGEST = 8 << 20  # bytes; configurations, keys and lists of known hosts are far smaller
 PATIENCE = 60.0  # seconds for the end of a pipe
-STATE = (
-    ".state"  # a folder beside an inventory, as in a demo, that has its records in place of $XDG_STATE_HOME
-)
+STATE = ".gpunode"  # a folder beside an inventory, as in a demo, with its records in place of $XDG_STATE_HOME
 
 
 def read(path: Path, most: int = LARGEST) -> bytes:
@@ -72,6 +70,15 @@ def full(name: str) -> Path:
 def is_file(path: Path) -> bool:
     """Whether it is a regular file; False, too, for a name that no file can have."""
     return os.path.isfile(path)  # noqa: PTH113 - Path.is_file raises OSError for long names
+
+
+def is_own_folder(path: Path) -> bool:
+    """Whether it is a folder of this user's that no other may write to."""
+    try:
+        state = path.lstat()
+    except (OSError, ValueError):
+        return False
+    return stat.S_ISDIR(state.st_mode) and state.st_uid == os.getuid() and not state.st_mode & 0o022
 
 
 def exists(path: Path) -> bool:

@@ -14,6 +14,7 @@ from gpunode.errors import Problem
 from gpunode.model import Verdict
 from gpunode.report.page import BAD, Card, Page
 from gpunode.report.plain import lines, plain
+from gpunode.report.plans import WORDS
 
 HEAD = '<?xml version="1.0" encoding="UTF-8"?>\n'
 FOLLOWS = "not checked: a link before it is broken"
@@ -49,7 +50,7 @@ class JUnit(Page):
             suite = ElementTree.SubElement(root, "testsuite", name=plain(card.name))
             for link in card.links:
                 _add_case(suite, link)
-            if not card.links and (card.result or (card.outcome and card.outcome.problem)):
+            if not card.links and (card.result or card.outcome):
                 _add_host(suite, card)
         for node, gpus in groupby(self._gpus, key=lambda gpu: str(gpu["node"])):
             suite = ElementTree.SubElement(root, "testsuite", name=plain(node))
@@ -72,7 +73,9 @@ def _add_host(suite: ElementTree.Element, card: Card) -> None:
     """How a run ended on the host."""
     case = ElementTree.SubElement(suite, "testcase", classname=plain(card.name), name="result")
     problem = card.outcome.problem if card.outcome else None
-    if card.status in BAD:
+    if card.status == WORDS["planned"]:
+        ElementTree.SubElement(case, "skipped", message="no change was made")
+    elif card.status in BAD:
         failure = ElementTree.SubElement(case, "failure", type=card.status, message=card.cause)
         failure.text = "\n".join([*lines(str(problem)), *lines(problem.fix)] if problem else [card.cause])
     else:

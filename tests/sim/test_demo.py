@@ -144,7 +144,7 @@ def test_one_starts_bare_at_once_and_keeps_its_own_records(room: Path) -> None:
     try:
         assert [state.folder.name for state in demo.states] == ["h100-01", "p100-01"]
         listed = forks.run([*GPUNODE, "history"], cwd=demo.folder, capture_output=True, text=True)
-        runs = demo.folder / ".state/gpunode/runs"
+        runs = demo.folder / ".gpunode/gpunode/runs"
         assert listed.stderr == f" No run is recorded on this machine. Records are in {runs}.\n"
         runs.mkdir(parents=True)
         with (runs / "a.jsonl").open("w") as record:

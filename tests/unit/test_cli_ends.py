@@ -507,6 +507,19 @@ def test_the_ends_of_a_run_are_also_a_junit_file(command: Command, verb: str) ->
         assert (failure.attrib["type"], bool(failure.attrib["message"])) == (name, True)
 
 
+def test_hosts_of_a_declined_run_are_skipped_in_its_junit_file(command: Command) -> None:
+    command("provision", "--limit", "planned,right", "--junit", "run.xml")
+    suites = {suite.attrib["name"]: suite for suite in ElementTree.parse("run.xml").getroot()}
+    assert [suites[name].attrib["skipped"] for name in ("planned", "right")] == ["1", "0"]
+
+
+def test_a_resume_without_hosts_left_writes_its_junit_file(command: Command) -> None:
+    command("provision", "--yes", "--limit", "right")
+    done = command("resume", "--yes", "--junit", "run.xml")
+    assert (done.exit_code, Path("run.xml").exists()) == (0, True)
+    assert "there is nothing to resume" in done.stderr
+
+
 @pytest.mark.parametrize("verb", ["plan", "verify", "provision"])
 def test_a_context_that_is_not_in_the_kubeconfig_is_reported_before_a_host_is_asked(
     command: Command, verb: str

@@ -17,7 +17,7 @@ from gpunode.cli import app
 from gpunode.cluster.objects.difference import Difference
 from gpunode.commands import undo as undoing
 from gpunode.engine import undo_cluster
-from gpunode.engine.history import find, read
+from gpunode.engine.history import find, read, recent
 from gpunode.engine.record import Record, RunOptions, State, default_folder
 from gpunode.engine.session import Session
 from gpunode.errors import GpunodeError
@@ -357,3 +357,27 @@ def test_the_newest_runs_come_first_and_are_counted() -> None:
     assert [line["run"] for line in of_kind(lines("history", "-n", "2"), "run")] == [made[2], made[1]]
     assert "earlier ones" in run("history", "-n", "2")[1]
     assert "earlier ones" not in run("history", "-n", "3")[1]
+
+
+@pytest.mark.parametrize(("mode", "own"), [(0o700, True), (0o755, True), (0o777, False), (None, False)])
+def test_records_are_beside_an_inventory_that_has_a_place_of_the_users(
+    tmp_path: Path, mode: int | None, own: bool
+) -> None:
+    """A file, and a folder into which others may write, are none."""
+    inventory, place = tmp_path / "inventory.yaml", tmp_path / ".gpunode"
+    inventory.write_text("groups: {all: {hosts: [a]}}\n")
+    if mode is None:
+        place.touch()
+    else:
+        place.mkdir()
+        place.chmod(mode)
+    _, text = run("resume", str(inventory))
+    assert (f"Records are in {place}/gpunode/runs" in text) is own
+
+
+def test_a_bundle_has_the_last_runs_of_its_hosts() -> None:
+    runs = [
+        Record.begin(Path("inventory.yaml"), hosts, RunOptions()).path for hosts in (["a"], ["b"], ["a", "b"])
+    ]
+    assert recent(Path("inventory.yaml"), 5, hosts={"a"}) == [runs[2], runs[0]]
+    assert recent(Path("inventory.yaml"), 2) == [runs[2], runs[1]]

@@ -399,7 +399,13 @@ def test_an_unhealthy_gpu_breaks_the_capacity_not_the_plugin() -> None:
 
 @pytest.mark.parametrize(
     ("code", "text"),
-    [("xid-79", "xid 79"), ("gpu-lost", "GPU is lost"), ("xid-48", "xid 48"), ("of no table", "gpu-lost")],
+    [
+        ("xid-79", "xid 79"),
+        ("gpu-lost", "GPU is lost"),
+        ("xid-48", "xid 48"),
+        ("xid-56", "gpu-requires-reset"),
+        ("of no table", "gpu-requires-reset"),
+    ],
 )
 def test_a_gpu_is_repaired_as_explain_has_it(code: str, text: str) -> None:
     meaning = explain(text)

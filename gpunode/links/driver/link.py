@@ -6,6 +6,8 @@ import re
 from collections.abc import Iterable, Sequence
 
 from gpunode import packages
+from gpunode.contract import xids
+from gpunode.explain import explain
 from gpunode.links.driver import mig, modules, plan
 from gpunode.links.driver.decide import is_in_container
 from gpunode.links.driver.modules import loaded_flavour
@@ -19,12 +21,13 @@ UNMANAGED = "`driver: none` leaves the driver to you: install it or load its mod
 
 
 def repair(code: str = "gpu-lost") -> str:
-    """How to bring a GPU back that is Unhealthy for this reason, in the words of `gpunode explain`; a reboot where it has none."""
-    from gpunode.explain import explain
-
+    """How to bring a GPU back that is Unhealthy for this reason, in the words of `gpunode explain`. An Xid for which the plugin waits
+    until a reset, and a code without an advice of its own, take one."""
     meaning = explain(code.replace("xid-", "xid "))
-    if meaning is None or meaning.action == "see-message":
-        return repair()
+    resets = code.startswith("xid-") and xids.verdict(int(code[4:])) is xids.Verdict.RESET
+    if meaning is None or meaning.action == "see-message" or (resets and meaning.action != "reset-gpu"):
+        meaning = explain("gpu-requires-reset")
+        assert meaning
     other = meaning.alternative
     return f"{meaning.next} If {other.condition}: {other.next}" if other else meaning.next
 

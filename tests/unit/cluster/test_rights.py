@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,6 +18,7 @@ from gpunode.errors import ApiConnectionLost, ClusterError, HttpError
 from gpunode.links.plugin.deployment import all_objects
 from gpunode.model import Cluster, Inventory, PluginImage
 
+SERVED: Any = SimpleNamespace(served=SimpleNamespace(has=lambda _: True, fit=lambda one: one))  # an API
 INVENTORY = Inventory("inventory.yaml", (), Cluster(plugin=PluginImage("plugin:1")))
 PLUGIN = nodes.spec_of(INVENTORY).manifests
 BLOCKS = (Path(__file__).parents[3] / "docs/safety.md").read_text().split("```yaml\n")[1:]
@@ -33,9 +35,7 @@ def refusal(verb: str, resource: str, where: str = "at the cluster scope") -> Ht
 
 
 def lacking(monkeypatch: pytest.MonkeyPatch, *missing: Right) -> None:
-    served = SimpleNamespace(has=lambda _: True)
-    monkeypatch.setattr(nodes, "api_of", lambda _: SimpleNamespace(served=served))
-    monkeypatch.setattr(nodes, "fit", lambda _, manifests: manifests)
+    monkeypatch.setattr(nodes, "api_of", lambda _: SERVED)
     monkeypatch.setattr(rights, "find_missing", lambda *_: missing)
 
 
@@ -105,7 +105,7 @@ def test_a_refusal_stays_when_the_api_is_gone_by_then(monkeypatch: pytest.Monkey
 
 
 def test_the_role_on_offer_holds_no_more_than_is_missing() -> None:
-    """A right of one namespace is granted there; the namespace may not exist yet."""
+    """A right of one namespace is granted there."""
     missing = (
         Right("get", "secrets", "gpunode"),
         Right("list", "nodes"),
@@ -124,30 +124,48 @@ def test_the_role_on_offer_holds_no_more_than_is_missing() -> None:
         ("ClusterRole", None, [["nodes"]]),
         ("Role", "kube-system", [["pods"]]),
     ]
-    assert [item["metadata"]["name"] for item in objects if item["kind"] == "Namespace"] == ["gpunode"]
+    assert "Namespace" not in {
+        item["kind"] for item in objects
+    }  # an apply would take labels from one that is there
     assert [(item["kind"], item["metadata"].get("namespace")) for item in bindings] == [
         (f"{kind}Binding", namespace) for kind, namespace, _ in roles
     ]
     role = bindings[0]["roleRef"]["name"]
     assert {(item["roleRef"]["name"], item["subjects"][0]["name"]) for item in bindings} == {(role, "ops")}
-    assert {item["metadata"]["name"] for item in bindings} == {f"{role}-ops"}
+    assert {item["metadata"]["name"] for item in objects} == {role}
 
 
-@pytest.mark.parametrize(("verb", "user"), [("list", "ops"), ("get", "system:serviceaccount:ci/runner")])
-def test_a_second_grant_takes_nothing_from_the_first(verb: str, user: str) -> None:
+def test_only_a_namespace_that_may_be_missing_is_made_first() -> None:
+    missing = [Right("list", "pods", name) for name in ("default", "kube-system", "gpunode")]
+    made = [line for line in rights.lacks(missing).hint.splitlines() if line.startswith("kubectl get")]
+    assert made == ["kubectl get namespace gpunode || kubectl create namespace gpunode"]
+
+
+@pytest.mark.parametrize(("lacked", "named"), [("a", "get a"), ("a b", "get a, get b"), ("b", "")])
+def test_who_lacks_only_what_the_dry_run_judges_is_not_refused_before_it(
+    monkeypatch: pytest.MonkeyPatch, lacked: str, named: str
+) -> None:
+    """As who may escalate: he needs no right that he grants. Else all are named at once."""
+    monkeypatch.setattr(rights, "_has", lambda _, right: right.resource not in lacked.split())
+    refused = pytest.raises(ClusterError, match=f"this user {named}: nothing") if named else nullcontext()
+    with refused:
+        rights.demand(SERVED, [Right("get", "a")], [Right("get", "b")])
+
+
+def test_a_second_grant_takes_nothing_from_the_first() -> None:
     """Of other rights, or of the same ones to another user."""
-
-    def bindings(verb: str, user: str) -> set[str]:
-        objects = granted(rights.lacks((Right(verb, "nodes"),), user=user))
-        return {item["metadata"]["name"] for item in objects if "roleRef" in item}
-
-    assert bindings("get", "ops") & bindings(verb, user) == set()
+    first, second = (granted(rights.lacks((Right("get", "nodes"),))) for _ in range(2))
+    assert {item["metadata"]["name"] for item in first} & {
+        item["metadata"]["name"] for item in second
+    } == set()
 
 
 def test_rights_to_deploy_are_those_to_the_objects_and_those_that_their_roles_grant() -> None:
     needed = rights.of_objects(PLUGIN, all_objects("gpunode"))
     assert Right("patch", "daemonsets.apps", "gpunode") in needed
     assert {Right("create", "events", "default"), Right("patch", "events", "default")} <= {*needed}
+    assert Right("list", "daemonsets.apps", "gpunode") in rights.of_run("gpunode", proves=False)
+    assert rights.of_owners()[0] in nodes.rights_to_deploy(SERVED, INVENTORY)
     cluster_roles = "clusterroles.rbac.authorization.k8s.io"  # that an earlier configuration may have left
     assert [right.verb for right in needed if right.resource == cluster_roles] == ["get"]
 
@@ -157,7 +175,8 @@ def test_a_refused_grant_names_all_that_a_deployment_lacks(monkeypatch: pytest.M
     rules = '{APIGroups:[""], Resources:["events"], Verbs:["create"]}'
     detail = f'roles "x" is forbidden: user "ops" is attempting to grant RBAC permissions not currently held:\n{rules}'
 
-    named = nodes.name_rights(INVENTORY, HttpError("refused", status=403, reason="Forbidden", detail=detail))
+    error = HttpError("refused", status=403, reason="Forbidden", detail=detail)
+    named = nodes.name_rights_to_deploy(SERVED, INVENTORY, error)
 
     assert named.message.endswith("let this user create events in namespace default, watch nodes")
 
