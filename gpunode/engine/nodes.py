@@ -79,8 +79,9 @@ def name_rights_to_deploy(api: Api, inventory: Inventory, error: HttpError) -> C
     if refused is None or error.status != 403:
         return error
     deploys = (*rights.of_rollout(inventory.cluster.namespace), *rights_to_deploy(api, inventory))
-    first = rights.match_refused(deploys, refused.groupdict()) if refused.re is FORBIDDEN else ()
-    return _with_all(api, error, refused["user"], first, deploys)
+    grants = refused.re is GRANT
+    first = () if grants else rights.match_refused(deploys, refused.groupdict())
+    return error if not (grants or first) else _with_all(api, error, refused["user"], first, deploys)
 
 
 def _with_all(

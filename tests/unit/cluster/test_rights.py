@@ -181,6 +181,12 @@ def test_a_refused_grant_names_all_that_a_deployment_lacks(monkeypatch: pytest.M
     assert named.message.endswith("let this user create events in namespace default, watch nodes")
 
 
+def test_a_refusal_of_another_right_than_a_deployments_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    lacking(monkeypatch, Right("watch", "nodes"))
+    refused = refusal("list", "secrets")
+    assert nodes.name_rights_to_deploy(SERVED, INVENTORY, refused) is refused
+
+
 def granted(error: ClusterError) -> list[dict[str, Any]]:
     """The objects on offer."""
     return list(yaml.safe_load_all(error.hint.partition("<<'END'\n")[2].partition("\nEND\n")[0]))
