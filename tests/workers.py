@@ -52,7 +52,7 @@ def pytest_runtestloop(session: pytest.Session) -> bool | None:
             for other in (*workers, results):
                 other.close()
             config.stash[WORKER] = number
-            _work(session, _queued(files, queue), theirs)
+            _work(session, _read_queue(files, queue), theirs)
         theirs.close()
         workers[results] = pid
     _report(session, workers, queue)
@@ -104,22 +104,29 @@ class _Reports:
         self.data.append(self._config.hook.pytest_report_to_serializable(config=self._config, report=report))
 
 
-def _queued(files: list[list[pytest.Item]], queue: int) -> Iterator[pytest.Item | None]:
-    """Tests of the next file as long as there is one, then None."""
-    while number := os.read(queue, NUMBER.size):
-        yield from files[NUMBER.unpack(number)[0]]
-    yield None
+def _read_queue(
+    files: list[list[pytest.Item]], queue: int
+) -> Iterator[tuple[pytest.Item, pytest.Item | None]]:
+    """Tests of the next file, as long as there is one; each with the one that follows it.
+
+    The last has a test of another file beside it, so that pytest ends the file's fixtures and keeps those of the session.
+    """
+    while data := os.read(queue, NUMBER.size):
+        number = NUMBER.unpack(data)[0]
+        elsewhere = files[number - 1][0] if len(files) > 1 else None
+        yield from zip(files[number], [*files[number][1:], elsewhere], strict=True)
 
 
-def _work(session: pytest.Session, items: Iterator[pytest.Item | None], results: Connection) -> NoReturn:
+def _work(
+    session: pytest.Session, tests: Iterator[tuple[pytest.Item, pytest.Item | None]], results: Connection
+) -> NoReturn:
     status = 1
     atexit._clear()  # what the first process does at its end
     try:
         _be_apart(session.config)
         reports = _Reports(session.config)
         session.config.pluginmanager.register(reports)
-        for item, following in itertools.pairwise(items):
-            assert item
+        for item, following in tests:
             item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
             results.send((item.nodeid, reports.data))
             reports.data = []

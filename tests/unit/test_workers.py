@@ -8,16 +8,18 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 FILES = {
-    "test_good.py": "def test_passes(worker): assert worker in (0, 1)\ndef test_has_a_folder(tmp_path): assert tmp_path.is_dir()\n",
+    "test_good.py": "def test_passes(worker): assert worker in (0, 1, 2)\ndef test_has_a_folder(tmp_path): assert tmp_path.is_dir()\n",
     "test_bad.py": "def test_fails(): print('its output'); assert 1 == 2\n",
     "test_dies.py": "import os\ndef test_dies(): os.kill(os.getpid(), 9)\ndef test_after(): pass\n",
+    "test_dies_last.py": "import os\ndef test_dies(): os.kill(os.getpid(), 9)\n",
+    **{f"test_other{number}.py": "def test_passes(): pass\n" for number in range(4)},
 }
 
 
 def test_every_test_is_reported_also_those_of_a_process_that_died(tmp_path: Path) -> None:
     for name, text in FILES.items():
         (tmp_path / name).write_text(text)
-    words = ("-p", "tests.workers", "-p", "no:cacheprovider", "--workers", "2", "--rootdir", ".")
+    words = ("-p", "tests.workers", "-p", "no:cacheprovider", "--workers", "3", "--rootdir", ".")
     done = subprocess.run(
         [sys.executable, "-m", "pytest", *words, "--color", "no"],
         cwd=tmp_path,
@@ -27,8 +29,13 @@ def test_every_test_is_reported_also_those_of_a_process_that_died(tmp_path: Path
         check=False,
     )
     assert done.returncode == 1, done.stderr
-    assert "3 failed, 2 passed" in done.stdout
+    assert "4 failed, 6 passed" in done.stdout
     assert "its output" in done.stdout
-    for name in ("test_bad.py::test_fails", "test_dies.py::test_dies", "test_dies.py::test_after"):
+    for name in (
+        "test_bad.py::test_fails",
+        "test_dies.py::test_dies",
+        "test_dies.py::test_after",
+        "test_dies_last.py::test_dies",
+    ):
         assert f"FAILED {name}" in done.stdout
     assert "No process ran it to its end" in done.stdout
