@@ -68,8 +68,7 @@ def name_rights(inventory: Inventory, error: ClusterError) -> ClusterError:
     error.problem = replace(error.problem, code=rights.CODE)
     reading = rights.of_reading(inventory.cluster.namespace)
     if first := rights.match_refused(reading, refused.groupdict()):
-        with suppress(ClusterError):  # an API that is gone by now hides no refusal
-            return _with_all(api_of(inventory.cluster), error, refused["user"], first, reading)
+        return _with_all(partial(api_of, inventory.cluster), error, refused["user"], first, reading)
     return error
 
 
@@ -81,17 +80,22 @@ def name_rights_to_deploy(api: Api, inventory: Inventory, error: HttpError) -> C
     deploys = (*rights.of_rollout(inventory.cluster.namespace), *rights_to_deploy(api, inventory))
     grants = refused.re is GRANT
     first = () if grants else rights.match_refused(deploys, refused.groupdict())
-    return error if not (grants or first) else _with_all(api, error, refused["user"], first, deploys)
+    return error if not (grants or first) else _with_all(lambda: api, error, refused["user"], first, deploys)
 
 
 def _with_all(
-    api: Api, error: ClusterError, user: str, first: Sequence[rights.Right], every: Sequence[rights.Right]
+    connect: Callable[[], Api],
+    error: ClusterError,
+    user: str,
+    first: Sequence[rights.Right],
+    every: Sequence[rights.Right],
 ) -> ClusterError:
     """An error with `first` and those of `every` right that the user lacks; the given one if that says no more."""
-    missing = rights.find_missing(api, every)
-    if set(missing) <= set(first):
-        return error
-    return rights.lacks(tuple(dict.fromkeys((*first, *missing))), user=user)
+    with suppress(ClusterError):  # an API that is gone by now hides no refusal
+        missing = rights.find_missing(connect(), every)
+        if not set(missing) <= set(first):
+            return rights.lacks(tuple(dict.fromkeys((*first, *missing))), user=user)
+    return error
 
 
 def check_kubeconfig(inventory: Inventory) -> None:

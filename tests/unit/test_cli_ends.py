@@ -520,6 +520,11 @@ def test_a_resume_without_hosts_left_writes_its_junit_file(command: Command) -> 
     assert "there is nothing to resume" in done.stderr
 
 
+def test_forget_asks_about_the_hosts_that_it_can_forget(command: Command) -> None:
+    asked = command("forget", "planned", "unreachable", "refused", "right").stderr
+    assert "Forget right, planned? no" in asked
+
+
 @pytest.mark.parametrize("verb", ["plan", "verify", "provision"])
 def test_a_context_that_is_not_in_the_kubeconfig_is_reported_before_a_host_is_asked(
     command: Command, verb: str

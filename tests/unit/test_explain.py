@@ -277,6 +277,7 @@ def test_an_xid_that_comes_back_has_the_second_cause_of_its_line() -> None:
     assert second is not None
     assert second == meaning("NVRM: GPU 0000:3b:00.0: GPU has fallen off the bus.").alternative
     assert (second.condition, second.action) == ("the error returns after the reboot", "check-hardware")
+    assert meaning(FELL_OFF).next == "Drain the node, then reboot the host."  # the rest is the second's
 
 
 def test_a_gpu_that_the_plugin_took_away_for_an_xid_comes_back_with_its_pod() -> None:

@@ -411,6 +411,7 @@ def test_a_gpu_is_repaired_as_explain_has_it(code: str, text: str) -> None:
     meaning = explain(text)
     assert meaning is not None
     assert repair(code).startswith(meaning.next)
+    assert meaning.alternative is None or repair(code).endswith(meaning.alternative.next)
 
 
 def test_a_kubelet_that_says_the_same_at_every_start_is_quoted_once() -> None:

@@ -102,6 +102,8 @@ def test_a_refusal_stays_when_the_api_is_gone_by_then(monkeypatch: pytest.Monkey
     monkeypatch.setattr(rights, "find_missing", lose)
     refused = refusal("list", "nodes")
     assert nodes.name_rights(INVENTORY, refused) is refused
+    refused = refusal("patch", "namespaces")
+    assert nodes.name_rights_to_deploy(SERVED, INVENTORY, refused) is refused
 
 
 def test_the_role_on_offer_holds_no_more_than_is_missing() -> None:
