@@ -133,7 +133,7 @@ def break_host(
     """
     from gpunode.sim import registry
 
-    fault = _fault(link, "break ", "Its host is named by --host, where you choose it.")
+    fault = _fault(link, "break ", "`--host` chooses the host.")
     kept = registry.find(name)
     broke = registry.break_host(kept, link, host)
     typer.echo(

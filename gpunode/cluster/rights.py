@@ -13,7 +13,8 @@ from gpunode.cluster.api.kinds import KINDS, Object
 from gpunode.errors import ClusterError, HttpError
 from gpunode.wording import page
 
-REVIEWS = "SelfSubjectAccessReview"
+REVIEWS, WHO = "SelfSubjectAccessReview", "SelfSubjectReview"
+UNKNOWN = "USER"  # a name to replace
 ROLE = "gpunode-missing"
 RBAC = "rbac.authorization.k8s.io"
 EXISTING = ("default", lease.NAMESPACE)  # others may not be there before the first run
@@ -158,7 +159,16 @@ def demand(api: Api, rights: Iterable[Right], later: Iterable[Right] = ()) -> No
     """Raises ClusterError with the rights that the user lacks; with those of `later`, too. A user who lacks these alone is not refused:
     the dry run decides, as who may escalate needs fewer."""
     if missing := find_missing(api, rights):
-        raise lacks((*missing, *find_missing(api, later)), ": nothing was changed")
+        raise lacks((*missing, *find_missing(api, later)), ": nothing was changed", _user(api))
+
+
+def _user(api: Api) -> str:
+    """The name of the kubeconfig's user; USER where the API server does not tell it, as before Kubernetes 1.28."""
+    review = {"apiVersion": "authentication.k8s.io/v1", "kind": WHO, "metadata": {}}
+    try:
+        return str(api.create(review)["status"]["userInfo"]["username"])
+    except (HttpError, KeyError):
+        return UNKNOWN
 
 
 def name_all(missing: Iterable[Right]) -> str:
@@ -188,12 +198,12 @@ def find_missing(api: Api, rights: Iterable[Right]) -> tuple[Right, ...]:
     return tuple(right for right, has in zip(rights, granted, strict=True) if not has)
 
 
-def lacks(missing: Sequence[Right], outcome: str = "", user: str = "USER") -> ClusterError:
+def lacks(missing: Sequence[Right], outcome: str = "", user: str = UNKNOWN) -> ClusterError:
     """The error that names these rights, with roles that have them and no more, bound to the user. `outcome`: of the command."""
     name = f"{ROLE}-{secrets.token_hex(3)}"  # no other grant has it, which applying this one would replace
     scopes = dict.fromkeys(right.namespace for right in missing)
     objects = "\n---\n".join("\n".join(_role(missing, scope, name, user)) for scope in scopes)
-    whom = "" if user != "USER" else ", with the user's name for USER"
+    whom = "" if user != UNKNOWN else ", with the user's name for USER"
     absent = [scope for scope in scopes if scope and scope not in EXISTING]  # perhaps
     made = "".join(f"kubectl get namespace {name} || kubectl create namespace {name}\n" for name in absent)
     return ClusterError(

@@ -130,7 +130,7 @@ def _driver(facts: Facts, spec: DriverSpec | None, models: Sequence[pci.Model]) 
     if len(usable) == 1:
         why = f"branch {spec.branch} has no others that drive all GPUs"
     elif spec.flavour == usable[0]:
-        why = f"{' and '.join(usable)} ones drive all GPUs; the first is chosen"
+        why = f"Both module kinds drive all GPUs; gpunode takes the {usable[0]} ones"
     else:
         why = "they are installed, and drive all GPUs"
     if spec.run is not None and spec.run.flavour:

@@ -132,7 +132,7 @@ def why_node(session: Session, name: str, *, hosts: bool) -> int:
 def why_gpu(session: Session, uuid: str, *, hosts: bool) -> int:
     """Report where the GPU is, who has it, and why it takes no pods; the exit code. `uuid`: its beginning is enough."""
     if not uuid.startswith("GPU-"):
-        hint = "It begins with GPU-, as `gpunode status --json` has it. A MIG device goes with its GPU."
+        hint = "Give a UUID such as GPU-3f1c… (`gpunode status --json`). For a MIG device give its GPU's."
         raise UsageError(f"{uuid} is no UUID of a GPU", hint=hint)
     cluster = read_cluster(session, hosts=hosts)
     usages = cluster.usage()

@@ -162,7 +162,7 @@ def _containers(mine: Journal, made: Iterable[Change], facts: Facts) -> Iterable
     units = {unit for name, each in runtimes.RUNTIMES.items() if name != "docker" for unit in each.UNITS}
     configured = units & {entry.unit for entry in mine if entry.path}
     if configured and impact.removed_toolkit(facts, made):
-        why = "those that NVIDIA's runtime started cannot be stopped before the next boot"
+        why = "those that NVIDIA's runtime started run until the host reboots: containerd cannot stop them"
         yield Left("irreversible", "running containers", why)
 
 
@@ -341,7 +341,7 @@ def _packages(
             release += [name] if change.holds and not change.held else []
             hold += [name] if change.held and not change.holds else []
     if back:
-        why = f"that of {few(back, NAMED)} was purged; they are installed with their own"
+        why = f"the purged configuration of {few(back, NAMED)} is lost; the package returns with its defaults"
         left.append(Left("irreversible", "configuration", why))
     if not (install or remove or release or hold):
         return [], left

@@ -49,7 +49,7 @@ def unknown(words: str, layout: Sequence[str]) -> str:
     rows = table(__package__, "mig.yaml")
     if words:
         known = any(matches(words, name) for name in rows["without"])
-        return f"{words} has no MIG; write off, or leave it out" if known else ""
+        return f"{words} has no MIG; write `mig: off`, or remove this key" if known else ""
     if layout[0].startswith(ALL):
         profile = layout[0][len(ALL) :]
         every = {known for row in rows["models"] for known in row["profiles"] if known[-1] == "b"}
@@ -85,8 +85,8 @@ def problem(layout: Layout, known: Sequence[str]) -> str:
         return f"no MIG profile {', '.join(unknown)}; it has {', '.join(known)}"
     if fit(wanted, known):
         return ""
-    most = (describe(expand((ALL + profile,), known)) for profile in dict.fromkeys(wanted))
-    return f"one GPU has no place for {describe(wanted)}; it has for {' or '.join(most)}"
+    most = (f"{len(expand((ALL + profile,), known))} × {profile}" for profile in dict.fromkeys(wanted))
+    return f"{describe(wanted)} do not fit on one GPU; {' or '.join(most)} would fit"
 
 
 def fit(wanted: Sequence[str], known: Sequence[str]) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from gpunode.model import Verdict
-from gpunode.report.plain import CHANGE, Part, lines, plain
+from gpunode.report.plain import CHANGE, Part, indent, lines, plain
 from gpunode.wording import few
 
 STATUS_SIGNS = {"ok": ("✓", "green"), "broken": ("✗", "red"), "unknown": ("·", "dim")}
@@ -54,8 +54,11 @@ def chain(host: str, links: Sequence[Verdict]) -> Iterator[Part]:
         for word, text in zip(
             ("note", "advice") if remark else ("cause", "fix"), (link.cause, link.fix), strict=True
         ):
-            for number, line in enumerate(lines(text)):
-                yield from ("       ", (f"{word if number == 0 else '':<9}", "dim"), f" {line}\n")
+            margin = " " * 17
+            first, *rest = [*indent(text, margin)] or [margin]
+            if text:
+                yield from ("       ", (f"{word:<9}", "dim"), f" {first.removeprefix(margin)}\n")
+            yield from (f"{line}\n" for line in rest)
     unknown = [link.layer for link in links if link.status == "unknown" and not link.text]
     if unknown:
         yield f"   · {', '.join(unknown)}: not checked, they follow from the above\n", "dim"

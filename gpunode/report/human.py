@@ -19,7 +19,7 @@ from gpunode.model import Event, Host, Outcome, Verdict
 from gpunode.report import chains, objects, plans, runs
 from gpunode.report.chains import chain, whole_chain
 from gpunode.report.objects import cluster_lines
-from gpunode.report.plain import Part, lines, plain
+from gpunode.report.plain import Part, indent, lines, plain
 from gpunode.report.plans import failure, group_alike, group_failures, plan_lines, summary_text
 from gpunode.report.runs import cell_text, group_rows, slowest
 from gpunode.report.terminal import Line, Live, screen, to_text, wrap
@@ -231,8 +231,9 @@ class Human:
         self._out.print(table)
 
     def problem(self, problem: Problem, host: str | None = None) -> None:  # noqa: ARG002 - the message names it
-        first, *rest = [*lines(str(problem)), *lines(problem.fix)]
-        self._err_print(" ", ("✗", "red"), f" {first}\n", *(f"   {line}\n" for line in rest))
+        first, *rest = lines(str(problem)) or [""]
+        more = (*(f"   {line}" for line in rest), *indent(problem.fix, "   "))
+        self._err_print(" ", ("✗", "red"), f" {first}\n", *(f"{line}\n" for line in more))
 
     def note(self, text: str) -> None:
         if isinstance(text, Headline):
@@ -308,5 +309,8 @@ def _list_rows(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterato
     for first, *cells in rows:
         yield f" {first}\n", "bold"
         for name, cell in zip(names, cells, strict=True):
-            for number, line in enumerate(cell.splitlines()):
-                yield from ((f"   {'' if number else name:<{wide}}", "dim"), f"  {line}\n")
+            margin = " " * (wide + 5)
+            text, *more = [*indent(cell, margin)] or [margin]
+            if cell:
+                yield from ((f"   {name:<{wide}}", "dim"), f"  {text.removeprefix(margin)}\n")
+            yield from (f"{line}\n" for line in more)

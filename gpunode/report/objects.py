@@ -24,7 +24,7 @@ SIGNS: Mapping[str, tuple[str, str]] = {"created": ("+", "green"), "removed": ("
 LINES = 12  # of a diff; a longer one is shown where it is asked for
 FEW = 3  # fields shown per manager
 PODS = 10
-OUTDATED = "a container keeps the driver and the runtime that it was started with"
+OUTDATED = "Only a new pod of the plugin uses the new driver and runtime"
 
 
 def cluster_lines(context: str, differences: Sequence[Difference], *, diff: bool | None) -> Iterator[Part]:

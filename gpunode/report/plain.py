@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from typing import IO, Any, NoReturn, TypeAlias
 
 from gpunode.agent.redaction import redact
@@ -34,6 +35,15 @@ def plain(text: str) -> str:
 def lines(text: str) -> list[str]:
     """The lines of a text, each plain; secrets that span lines are redacted first."""
     return [plain(line) for line in redact(text).splitlines()]
+
+
+def indent(text: str, margin: str) -> Iterator[str]:
+    """The lines of a text, each plain, behind the margin; those of a here-document from column 0, as a shell reads its end only there."""
+    inside = False
+    for line in lines(text):
+        inside |= line.endswith("<<'END'")
+        yield line if inside else f"{margin}{line}"
+        inside &= line != "END"
 
 
 def _escape(character: str) -> str:

@@ -29,7 +29,7 @@ from gpunode.model import (
     WriteFile,
 )
 from gpunode.planning import writers
-from gpunode.report.plain import INDENT, Part, line_style, lines
+from gpunode.report.plain import INDENT, Part, indent, line_style, lines
 from gpunode.wording import common, few
 
 WORDS = {
@@ -136,9 +136,9 @@ def _treatment(disturbed: Disturbed) -> str:
         return "no GPU pods or processes affected"
     return {
         "stays": "work there continues",
-        "wait": f"cordoned first, work on GPUs waited for, {minutes}",
+        "wait": f"gpunode cordons the node and waits up to {disturbed.timeout / 60:g} min for work on its GPUs",
         "drain": f"drained first, {minutes}",
-        "kill": "cordoned first, work ends with it",
+        "kill": "gpunode cordons the node first; work ends with it",
     }[disturbed.work]
 
 
@@ -256,8 +256,9 @@ def failure(outcome: Outcome, width: int) -> Iterator[Part]:
         return
     first, *rest = lines(outcome.why) or [""]
     yield from (f" {outcome.host:<{width}}  ", (f"✗ {WORDS[outcome.status]}", "red"), f"  {first}\n")
-    for line in [*rest, *lines(outcome.problem.fix)]:
-        yield f"{' ' * (width + 5)}{line}\n"
+    margin = " " * (width + 5)
+    yield from (f"{margin}{line}\n" for line in rest)
+    yield from (f"{line}\n" for line in indent(outcome.problem.fix, margin))
 
 
 def is_shortened(outcome: Outcome) -> bool:

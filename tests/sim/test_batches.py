@@ -266,7 +266,7 @@ def test_a_plan_names_the_pods_that_it_disturbs(busy: Demo) -> None:
         "processes": [],
     }
     shown = gpunode(busy, "plan", "inventory.yaml").stdout
-    assert "restart of docker; cordoned first, work on GPUs waited for, 30 min at most" in shown
+    assert "restart of docker; gpunode cordons the node and waits up to 30 min for work on its GPUs" in shown
     assert "gpu-2: default/job (1 GPU)" in shown
 
 

@@ -62,7 +62,7 @@ def test_an_archives_signed_modules_need_no_headers() -> None:
         choice.code: choice.why for choice in found if choice.code in ("branch", "modules", "headers")
     } == {
         "branch": "the inventory asks for Ubuntu's own driver, branch 580",
-        "modules": "open and proprietary ones drive all GPUs; the first is chosen; "
+        "modules": "Both module kinds drive all GPUs; gpunode takes the open ones; "
         "linux-modules-nvidia-580-server-open-6.8.0-87-generic has them, signed by the distribution",
         "headers": "the modules are built already",
     }

@@ -44,6 +44,21 @@ from tests import cases
 from tests.unit.test_verify import right
 
 
+def test_a_here_document_is_pasted_as_it_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    """A shell ends it at an END in column 0 alone, wherever a plan or verify shows it."""
+    script = "kubectl apply -f - <<'END'\nrules:\n- {verbs: [get]}\nEND"
+    problem = Problem("no-rights", "refused", fix=f"Grant this:\n{script}\nMore: page")
+    failed = Outcome("gpu-1", "failed", problem=problem)
+    shown = Human(quiet=False)
+    shown.problem(problem)
+    shown.plans([failed])
+    shown.links("gpu-1", [Verdict.broken("node", "not judged", "refused", problem.fix, "no-rights")])
+    shown.rows("cause", ("cause", "layer", "hosts", "names", "fix"), [("x", "node", 2, "a, b", problem.fix)])
+    output = "".join(capsys.readouterr())
+    assert output.count(f"\n{script}\n") == 4
+    assert f"\n{script}\n   More: page\n" in output
+
+
 @pytest.fixture
 def _still(monkeypatch: pytest.MonkeyPatch) -> None:
     """The live view's clock stands: a loaded machine needs no second for what is shown as 00:00."""
@@ -380,7 +395,7 @@ SHOWN = """\
                ~ label Node b
                  +pool=y
    pods        ~ replace gpunode/p-1 on a, gpunode/p-2 on b
-                 a container keeps the driver and the runtime that it was started with
+                 Only a new pod of the plugin uses the new driver and runtime
 """
 
 
@@ -709,7 +724,7 @@ XORG = GpuUser(900, "Xorg")
         ),
         (
             Disturbed(REBOOT, "wait", 1800, {"ml/train": {GPU: 2}, "web/1": {}}),
-            "reboot, restart of docker and kubelet; cordoned first, work on GPUs waited for, 30 min at most",
+            "reboot, restart of docker and kubelet; gpunode cordons the node and waits up to 30 min for work on its GPUs",
             "ml/train (2 GPUs), web/1",
         ),
         (
@@ -720,7 +735,7 @@ XORG = GpuUser(900, "Xorg")
                 {"ml/train": {GPU: 1}, "web/1": {}},
                 standstill={"ml/train": "CrashLoopBackOff", "web/1": "ErrImagePull"},
             ),
-            "reboot, restart of docker and kubelet; cordoned first, work on GPUs waited for, 30 min at most",
+            "reboot, restart of docker and kubelet; gpunode cordons the node and waits up to 30 min for work on its GPUs",
             "ml/train (1 GPU, does not run: CrashLoopBackOff), web/1 (does not run: ErrImagePull)",
         ),
         (
@@ -742,12 +757,12 @@ XORG = GpuUser(900, "Xorg")
                 1800,
                 {"ml/m1": {MEMORY: 2}, "ml/both": {GPU: 1, MEMORY: 4}},
             ),
-            "reload of the modules; cordoned first, work ends with it",
+            "reload of the modules; gpunode cordons the node first; work ends with it",
             "ml/m1 (2 of aliyun.com/gpu-mem), ml/both (1 GPU, 4 of aliyun.com/gpu-mem)",
         ),
         (
             Disturbed(Disturbance(modules=True), "kill", 1800, {}, (XORG,)),
-            "reload of the modules; cordoned first, work ends with it",
+            "reload of the modules; gpunode cordons the node first; work ends with it",
             "Xorg (pid 900)",
         ),
         (
@@ -940,7 +955,7 @@ def test_equal_hosts_share_a_plan_whatever_processes_use_their_gpus(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """The program is named, without the pids and pods of each host; one host alone has them."""
-    why = "its packages change; in use by python3 (pid {}, pod gpunode/plugin-{})"
+    why = "the driver's packages change; in use by python3 (pid {}, pod gpunode/plugin-{})"
     planned = [
         Outcome(
             f"gpu-{n}", "planned", plan=Plan(f"gpu-{n}", (StepPlan("reboot", (Reboot(why.format(n, n)),)),))

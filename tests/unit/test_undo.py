@@ -171,7 +171,7 @@ RELOADED = KernelModule("of another version before run r1; no process uses the G
 NVIDIA = there(("nvidia",)).modules
 LOAD = KernelModule(WHY, load=("nvidia", "nvidia_uvm", "nvidia_modeset"))
 DRIVER, TOOLKIT = "libnvidia-ml1", "nvidia-container-toolkit"
-STUCK = "those that NVIDIA's runtime started cannot be stopped before the next boot"
+STUCK = "those that NVIDIA's runtime started run until the host reboots: containerd cannot stop them"
 
 
 def older(name: str) -> Packages:
@@ -303,7 +303,12 @@ SOFTWARE: list[tuple[list[Entry], Facts, list[Change], list[Left]]] = [
         [changed(packages={"a": ("1", None)}, state="purge")],
         there(),
         [older("a")],
-        [irreversible("configuration", "that of a was purged; they are installed with their own")],
+        [
+            irreversible(
+                "configuration",
+                "the purged configuration of a is lost; the package returns with its defaults",
+            )
+        ],
     ),
     # Modules: unloaded before their packages go; loaded again in another version.
     (

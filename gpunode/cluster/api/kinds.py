@@ -51,6 +51,7 @@ NEWEST = {
     "resource.k8s.io/v1": "ResourceSlice* ResourceClaim ResourceClaimTemplate DeviceClass*",
     "nvidia.com/v1alpha1": "GPUCluster*",  # of the GPU Operator, from 26.7 on
     "admissionregistration.k8s.io/v1": "ValidatingAdmissionPolicy* ValidatingAdmissionPolicyBinding*",
+    "authentication.k8s.io/v1": "SelfSubjectReview*",
     "authorization.k8s.io/v1": "SelfSubjectAccessReview*",
 }
 KINDS = {

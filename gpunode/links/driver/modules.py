@@ -41,7 +41,7 @@ def plan(facts: Facts, driver: DriverSpec, *, changed: bool) -> Iterator[Change]
     if "nvidia" not in facts.modules:
         yield load(facts, LOAD, "the GPUs have no driver loaded")
         return
-    reason = "its packages change" if changed else _mismatch(facts, driver)
+    reason = "the driver's packages change" if changed else _mismatch(facts, driver)
     if reason is not None:
         yield reload(facts, reason)
         return
@@ -108,7 +108,7 @@ def holders(facts: Facts) -> str:
     """Why the modules cannot be unloaded before a reboot; "" where they can."""
     others = [user for user in facts.gpu_users if _service(user) not in daemons(facts)]
     if others and all(user.is_plugin for user in others):
-        return "gpunode's device plugin, which uses the GPUs, makes way first"
+        return "gpunode first removes its device plugin, which uses the GPUs"
     if others:
         return f"in use by {services.user_names(others)}"
     inner = [name for name in UNLOAD if name in facts.modules and name != "nvidia"]

@@ -298,7 +298,7 @@ def plan_persistence(facts: Facts, desired: Desired) -> tuple[Change, ...]:
     absent = unit is None or unit.load == "not-found"
     if not (services.is_loaded(facts, PERSISTENCED) or (absent and comes)):
         return ()
-    why = "the persistence daemon starts after the modules, and again where it has failed; from the next boot on"
+    why = "The daemon starts after the modules and restarts after a failure, from the next boot on"
     changes = files.write_own(facts, PERSISTENCE_DROP_IN, why)
     return tuple(replace(change, fault="") for change in changes)  # the daemon may well run without it
 

@@ -45,7 +45,7 @@ def plan(facts: Facts, desired: Desired) -> tuple[Change, ...]:
         changes.append(
             versions.change_packages(
                 facts,
-                "brings the runtime that gives containers their GPUs; its packages work at one version only",
+                "brings the runtime that gives containers their GPUs; all its packages must have the same version",
                 install=install,
                 hold=hold,
             )

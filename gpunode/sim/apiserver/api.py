@@ -22,6 +22,7 @@ from gpunode.sim.apiserver.tls import ADDRESS
 VERSION = {"major": "1", "minor": "36", "gitVersion": "v1.36.3+simulated", "platform": "linux/amd64"}
 PLACES = {(kind.api, kind.plural): name for name, kind in KINDS.items()}
 VERBS = {"GET": "get", "POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
+WHO = "/apis/authentication.k8s.io/v1/selfsubjectreviews"
 REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 INTO = {"exec", "attach", "portforward"}  # subresources of a pod that enter its containers
 PROXY = 10.0  # seconds for a page of a pod
@@ -113,6 +114,9 @@ class _Handler(BaseHTTPRequestHandler):
             return
         if self.command == "POST" and url.path == REVIEWS:
             self._send(201, self._review(user, self._parse(body)))
+            return
+        if self.command == "POST" and url.path == WHO:
+            self._send(201, {**self._parse(body), "status": {"userInfo": {"username": user}}})
             return
         api, rest = ("v1", parts[2:]) if parts[:2] == ["api", "v1"] else ("/".join(parts[1:3]), parts[3:])
         namespace = ""

@@ -433,7 +433,7 @@ def test_a_plan_names_the_plugins_pods_that_the_run_replaces(
     assert text == " cluster  test"
     assert rest[:2] == [
         "   pods        ~ replace gpunode/gpunode-device-plugin-a on a",
-        "                 a container keeps the driver and the runtime that it was started with",
+        "                 Only a new pod of the plugin uses the new driver and runtime",
     ]
     assert [json.loads(line) for line in rest[2:] if '"cluster"' in line] == [
         {

@@ -149,6 +149,7 @@ def test_who_lacks_only_what_the_dry_run_judges_is_not_refused_before_it(
 ) -> None:
     """As who may escalate: he needs no right that he grants. Else all are named at once."""
     monkeypatch.setattr(rights, "_has", lambda _, right: right.resource not in lacked.split())
+    monkeypatch.setattr(rights, "_user", lambda _: "ops")
     refused = pytest.raises(ClusterError, match=f"this user {named}: nothing") if named else nullcontext()
     with refused:
         rights.demand(SERVED, [Right("get", "a")], [Right("get", "b")])
@@ -187,6 +188,22 @@ def test_a_refusal_of_another_right_than_a_deployments_stays(monkeypatch: pytest
     lacking(monkeypatch, Right("watch", "nodes"))
     refused = refusal("list", "secrets")
     assert nodes.name_rights_to_deploy(SERVED, INVENTORY, refused) is refused
+
+
+def test_the_role_on_offer_is_bound_to_the_kubeconfigs_user(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before Kubernetes 1.28 nobody tells who that is."""
+    monkeypatch.setattr(rights, "_has", lambda *_: False)
+
+    def refuse(_: object) -> None:
+        raise HttpError("refused", status=404, reason="NotFound", detail="")
+
+    told = {"status": {"userInfo": {"username": "ann"}}}
+    for create, user in ((lambda _: told, "ann"), (refuse, "USER")):
+        with pytest.raises(ClusterError) as caught:
+            rights.demand(SimpleNamespace(create=create), [Right("get", "a")])  # type: ignore[arg-type]
+        binding = granted(caught.value)[-1]
+        assert binding["subjects"][0]["name"] == user
+        assert ("for USER" in caught.value.hint) == (user == "USER")
 
 
 def granted(error: ClusterError) -> list[dict[str, Any]]:
