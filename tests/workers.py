@@ -52,17 +52,19 @@ def pytest_runtestloop(session: pytest.Session) -> bool | None:
             for other in (*workers, results):
                 other.close()
             config.stash[WORKER] = number
-            _work(session, _read_queue(files, queue), theirs)
+            _work(session, _read_queue(session, files, queue), theirs)
         theirs.close()
         workers[results] = pid
-    _report(session, workers, queue)
+    ends = _report(session, workers, queue)
+    if any(ends) and not session.shouldfail:
+        session.shouldfail = f"The processes ended with {ends}"
     if session.shouldfail:
         raise session.Failed(session.shouldfail)
     return True
 
 
-def _report(session: pytest.Session, workers: dict[Connection, int], queue: int) -> None:
-    """Report what the workers send until they end; a test that none of them ran to its end has failed."""
+def _report(session: pytest.Session, workers: dict[Connection, int], queue: int) -> list[int]:
+    """Report what the workers send until they end; a test that none of them ran to its end has failed. Returns their exit statuses."""
     config, hook = session.config, session.config.hook
     config.pluginmanager.getplugin("terminalreporter").showfspath = False
     left = {item.nodeid: item for item in session.items}
@@ -91,6 +93,7 @@ def _report(session: pytest.Session, workers: dict[Connection, int], queue: int)
         reason = f"No process ran it to its end; they ended with {ends}."
         report = pytest.TestReport(item.nodeid, item.location, {}, "failed", reason, "call")
         hook.pytest_runtest_logreport(report=report)
+    return ends
 
 
 class _Reports:
@@ -104,22 +107,17 @@ class _Reports:
         self.data.append(self._config.hook.pytest_report_to_serializable(config=self._config, report=report))
 
 
-def _read_queue(
-    files: list[list[pytest.Item]], queue: int
-) -> Iterator[tuple[pytest.Item, pytest.Item | None]]:
+def _read_queue(session: pytest.Session, files: list[list[pytest.Item]], queue: int) -> Iterator[Any]:
     """Tests of the next file, as long as there is one; each with the one that follows it.
 
-    The last has a test of another file beside it, so that pytest ends the file's fixtures and keeps those of the session.
+    After the last comes the session alone: pytest ends the fixtures of the file and of its packages.
     """
-    while data := os.read(queue, NUMBER.size):
-        number = NUMBER.unpack(data)[0]
-        elsewhere = files[number - 1][0] if len(files) > 1 else None
-        yield from zip(files[number], [*files[number][1:], elsewhere], strict=True)
+    while number := os.read(queue, NUMBER.size):
+        tests = files[NUMBER.unpack(number)[0]]
+        yield from zip(tests, [*tests[1:], session], strict=True)
 
 
-def _work(
-    session: pytest.Session, tests: Iterator[tuple[pytest.Item, pytest.Item | None]], results: Connection
-) -> NoReturn:
+def _work(session: pytest.Session, tests: Iterator[Any], results: Connection) -> NoReturn:
     status = 1
     atexit._clear()  # what the first process does at its end
     try:
@@ -132,15 +130,14 @@ def _work(
             reports.data = []
             if session.shouldfail or session.shouldstop:
                 break
+        session._setupstate.teardown_exact(None)
         status = 0
     except (BrokenPipeError, KeyboardInterrupt):
-        pass  # the first process has ended, or ends
+        session._setupstate.teardown_exact(None)  # the first process has ended, or ends
     except BaseException:  # noqa: BLE001 (this process ends here)
         traceback.print_exc()
-    try:
-        session._setupstate.teardown_exact(None)
-        atexit._run_exitfuncs()
     finally:
+        atexit._run_exitfuncs()
         os._exit(status)
 
 

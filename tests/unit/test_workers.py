@@ -16,18 +16,38 @@ FILES = {
 }
 
 
-def test_every_test_is_reported_also_those_of_a_process_that_died(tmp_path: Path) -> None:
-    for name, text in FILES.items():
-        (tmp_path / name).write_text(text)
-    words = ("-p", "tests.workers", "-p", "no:cacheprovider", "--workers", "3", "--rootdir", ".")
-    done = subprocess.run(
+PACKAGES = {
+    "conftest.py": "import pytest\n@pytest.fixture(autouse=True, scope='session')\ndef end(): yield; raise OSError('at the end')\n",
+    **{f"{name}/__init__.py": "" for name in ("a", "b")},
+    **{f"{name}/test_x.py": "def test_passes(): pass\n" for name in ("a", "b")},
+}
+
+
+def run(folder: Path, files: dict[str, str], workers: int) -> subprocess.CompletedProcess[str]:
+    for name, text in files.items():
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text(text)
+    words = ("-p", "tests.workers", "-p", "no:cacheprovider", "--workers", str(workers), "--rootdir", ".")
+    return subprocess.run(
         [sys.executable, "-m", "pytest", *words, "--color", "no"],
-        cwd=tmp_path,
+        cwd=folder,
         env={"PYTHONPATH": str(ROOT), "PATH": ""},
         capture_output=True,
         text=True,
         check=False,
     )
+
+
+def test_a_process_goes_from_package_to_package_and_its_end_may_fail(tmp_path: Path) -> None:
+    done = run(tmp_path, PACKAGES, 1)
+    assert done.returncode == 1, done.stdout
+    assert "2 passed" in done.stdout
+    assert "The processes ended with [1]" in done.stdout
+    assert "at the end" in done.stderr
+
+
+def test_every_test_is_reported_also_those_of_a_process_that_died(tmp_path: Path) -> None:
+    done = run(tmp_path, FILES, 3)
     assert done.returncode == 1, done.stderr
     assert "4 failed, 6 passed" in done.stdout
     assert "its output" in done.stdout
