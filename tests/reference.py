@@ -200,7 +200,11 @@ def actions() -> Iterator[str]:
     yield from table(
         ("action", "do", "command"),
         *(
-            (f"`{name}`", value["next"], f"`{value['command']}`" if value.get("command") else "")
+            (
+                f"`{name}`",
+                " ".join(filter(None, (value["next"], value.get("first")))),
+                f"`{value['command']}`" if value.get("command") else "",
+            )
             for name, value in advice.items()
         ),
     )

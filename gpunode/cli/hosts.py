@@ -125,7 +125,8 @@ def provision(
                 hint="Apply it in the folder where it was made.",
             )
         names = common.limit or reviewed.names
-        common = dataclasses.replace(common, inventory=Path(reviewed.inventory), limit=names)
+        inventory = options.keep_records(Path(reviewed.inventory))
+        common = dataclasses.replace(common, inventory=inventory, limit=names)
     size = Size.parse(batch) if batch is not None else None
     if taint and not run:
         raise UsageError(

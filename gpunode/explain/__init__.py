@@ -243,7 +243,7 @@ def _line(row: Mapping[str, Any]) -> Explanation:
         row["what"],
         row["fault"],
         row["action"],
-        advice["next"],
+        _join(advice["next"], "" if "command" in row else advice.get("first", "")),
         advice.get("command", ""),
         row["source"],
         row["alternative"],
@@ -274,8 +274,12 @@ def _explanation(
     advice = _actions()[action]
     address = f"{gpu.lower()}.0" if gpu and "." not in gpu else gpu.lower()
     command = advice.get("command", "").format(gpu=address or "GPU")
-    following = " ".join(filter(None, (advice["next"], later)))
+    following = _join(advice["next"], advice.get("first", ""), later)
     return Explanation(code, what, cast("Fault", fault), action, following, command, source)
+
+
+def _join(*sentences: str) -> str:
+    return " ".join(filter(None, sentences))
 
 
 def _actions() -> Mapping[str, Mapping[str, str]]:

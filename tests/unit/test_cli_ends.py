@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import signal
 import subprocess
@@ -25,6 +26,7 @@ from gpunode.engine import cluster_diff, converge, impact, nodes, plan_file, wor
 from gpunode.engine.fleet import Visit
 from gpunode.engine.member import Member
 from gpunode.errors import ClusterError, Declined, KubeconfigUnusable, Problem, StalePlan, UsageError
+from gpunode.local.files import STATE
 from gpunode.model import Host, Outcome, Plan, Reboot, Ssh, Status, StepPlan, Verdict, WriteFile
 from tests import cases
 from tests.unit.test_verify import right
@@ -437,6 +439,17 @@ def test_a_plans_file_is_told_from_an_inventory_and_belongs_to_its_folder(comman
     plan_file.write(Path("friday.plan"), replace(reviewed, inventory="gone.yaml"))
     refused = str(command("provision", "friday.plan").exception)
     assert "the plan is of gone.yaml, which is not in this folder" in refused
+
+
+def test_a_plan_of_another_folder_is_recorded_beside_its_inventory(
+    command: Command, asked: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", "usual")
+    (tmp_path / "other").mkdir()
+    command("plan", "--limit", "right", "--out", "other/friday.plan")
+    (tmp_path / STATE).mkdir(mode=0o700)
+    command("provision", "other/friday.plan")
+    assert (asked, os.environ["XDG_STATE_HOME"]) == ([], str(tmp_path / STATE))
 
 
 def test_what_changed_since_the_review_is_asked_for_and_refused_with_yes(

@@ -180,6 +180,18 @@ def test_every_row_names_an_action_and_its_source() -> None:
             assert (second.fault, second.action) != (row["fault"], row["action"])
 
 
+def test_a_provision_that_is_to_bring_another_driver_is_told_its_branch_first() -> None:
+    """`driver: auto` keeps an installed branch: without that the command changes nothing."""
+    bringing = [
+        answer
+        for row in table("gpunode.explain", "lines.yaml")
+        if (answer := meaning(row["code"])).action == "update-driver" and answer.command
+    ]
+    assert {"image-needs-driver", "driver-too-old"} < {answer.code for answer in bringing}
+    for answer in (*bringing, meaning("xid 78")):
+        assert 'First name a newer branch, such as `driver: "595"`, in the inventory' in answer.next
+
+
 def test_an_error_of_cuda_is_known_by_its_names_its_text_and_its_number() -> None:
     known = {row["code"]: row for row in table("gpunode.explain", "lines.yaml")}
     catalogue = rows("cuda")
