@@ -31,6 +31,7 @@ NVSWITCH = re.compile(r"NVSwitch (?P<severity>fatal|non-fatal) error (?P<code>\d
 # Other programs' lines name an Xid after this word; PostgreSQL has xids, too.
 NAMED = re.compile(r"\b(?P<kind>s?xid)s?(?: errors?| events?)?[\s:=#(-]{0,3}(?P<code>\d+)\b", re.IGNORECASE)
 AGAIN = "Then restart the plugin's pod on that node: NVIDIA's plugin takes no unhealthy GPU back."
+TAKEN = re.compile(r"marking device as unhealthy|XidCriticalError.*unhealthy", re.I)  # by NVIDIA's plugin
 OF_A_GPU = re.compile(r"nvidia|nvrm|nvswitch|nvml|gpu|cuda|dcgm", re.IGNORECASE)
 # NVLink 5: `149, NETIR_LINK_EVT  Fatal   XC1 i0 Link 04 (0x004505c6 0x00000000 ...)`: unit, intrinfo, error status.
 NVLINK5 = re.compile(r", (?P<unit>[A-Z0-9_]+)\b.*\(0x(?P<info>[0-9a-f]{8}) 0x(?P<status>[0-9a-f]{8})\b")
@@ -109,7 +110,7 @@ def explain(text: str) -> Explanation | None:
     if match := NAMED.search(text):
         if match[0] == text or OF_A_GPU.search(text):
             meaning = (_sxid if match["kind"].lower() == "sxid" else _xid)(int(match["code"]))
-            again = f" {AGAIN}" if "unhealthy" in text.lower() else ""
+            again = f" {AGAIN}" if TAKEN.search(text) else ""
             return meaning and replace(meaning, next=meaning.next + again)
         return None
     if text.isdecimal() and len(text) <= 5:

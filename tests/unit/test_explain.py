@@ -211,6 +211,12 @@ def test_a_text_of_cuda_is_no_other_programs_text(text: str, code: str | None) -
     assert getattr(explain(text), "code", None) == code
 
 
+@tables.rows("lines-of-other-programs")
+def test_a_line_is_explained_where_it_names_a_part_of_a_gpu(text: str, code: str | None) -> None:
+    """Those of dkms and of PCI devices in general have rows that say so."""
+    assert getattr(explain(text), "code", None) == code
+
+
 def test_what_the_plugin_reports_is_explained() -> None:
     """By the codes of NVML's errors and by CUDA's numbers. 999 has many causes: the kernel log tells."""
     assert [why.code for why in gpus._REASONS.values() if explain(why.code) is None] == []
@@ -296,6 +302,8 @@ def test_a_gpu_that_the_plugin_took_away_for_an_xid_comes_back_with_its_pod() ->
     answer = meaning("XidCriticalError: Xid=69 on Device=GPU-1, the device will go unhealthy.")
     assert (answer.code, answer.fault) == ("xid-69", "application")
     assert "Then restart the plugin's pod" in answer.next
+    own = meaning("GPU 0 (GPU-1) is Unhealthy: Xid 69")  # gpunode's plugin takes it back on its own
+    assert "restart the plugin's pod" not in own.next
 
 
 @pytest.mark.parametrize(
