@@ -21,7 +21,7 @@ from gpunode.wording import several
 COLUMNS = ("run", "began", "took", "by", "inventory", "hosts", "result", "ended", "version", "question", "answer")  # fmt: skip
 GATE = ("gate", "hosts", "status", "seconds", "output")
 RECORDED = ("host", "state", "why", "seconds", "changes")
-REVIEWED = ("host", "why", "disturbed", "changes")
+REVIEWED = ("host", "why", "disturbed", "disturbs", "changes")
 
 
 def list_runs(reporter: Reporter, count: int) -> int:
@@ -62,12 +62,14 @@ def show_run(reporter: Reporter, name: str, inventory: Path | None, *, diff: boo
 def show_plan(reporter: Reporter, path: Path, plan: PlanFile, *, diff: bool) -> int:
     """Report a plan that `plan --out` wrote to this path; the exit code."""
     rows: list[tuple[object, ...]] = [
-        (host.name, host.problem, host.disturbed, list(_reviewed(host.changes, diff=diff)))
+        (host.name, host.problem, host.disturbed, host.disturbs, list(_reviewed(host.changes, diff=diff)))
         for host in plan.hosts
     ]
     if plan.cluster:
-        rows.append((None, "", None, list(_reviewed(plan.cluster, diff=diff))))
+        rows.append((None, "", None, None, list(_reviewed(plan.cluster, diff=diff))))
     reporter.rows("reviewed", REVIEWED, rows)
+    if plan.costs:
+        reporter.note(plan.costs)
     sums = f"{sum(bool(host.changes) for host in plan.hosts)} to change"
     bad = sum(bool(host.problem) for host in plan.hosts)
     sums += f", {bad} without a plan" if bad else ""
@@ -84,7 +86,7 @@ def show_plan(reporter: Reporter, path: Path, plan: PlanFile, *, diff: bool) -> 
 def _reviewed(changes: Iterable[ReviewedChange], *, diff: bool) -> Iterator[dict[str, object]]:
     for change in changes:
         more = {"diff": change.diff} if diff else {}
-        yield {"step": change.step, "what": change.what, "why": change.why, **more}
+        yield {"step": change.step, "what": change.what, "why": change.why, "notes": change.notes, **more}
 
 
 def _row(run: RecordedRun, *, whole: bool) -> tuple[object, ...]:

@@ -71,10 +71,10 @@ def show_plan(
     if wrong is not None:
         reporter.problem(nodes.name_rights(inventory, wrong).problem)
     gate.show(inventory, reporter)
-    report_costs(session, order, members, shown, accepted=True)
+    costs = report_costs(session, order, members, shown, accepted=True)
     if out is not None:
         replaced = " The earlier plan there is replaced." if out.exists() else ""
-        plan_file.write(out, plan_file.make(Path(inventory.path), members, shown.changes))
+        plan_file.write(out, plan_file.make(Path(inventory.path), members, shown.changes, costs))
         reporter.note(f"The plan is in {out}: `gpunode provision {out}` applies exactly this plan.{replaced}")
     reporter.summary(outcomes(members), cluster=objects)
     code = (

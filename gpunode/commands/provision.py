@@ -27,7 +27,7 @@ from gpunode.engine.estimate import report_costs
 from gpunode.engine.member import Members, outcomes
 from gpunode.engine.plan_file import PlanFile
 from gpunode.engine.record import DONE, Record, RecordedRun, RunOptions
-from gpunode.engine.reporter import Reporter, confirm
+from gpunode.engine.reporter import ANSWER, Reporter, confirm
 from gpunode.engine.rollout import Hosts
 from gpunode.engine.session import Session
 from gpunode.errors import ClusterError, StalePlan
@@ -137,7 +137,6 @@ def _plan_hosts(session: Session, api: Api | None, options: ProvisionOptions) ->
         size=options.size,
         canary=options.canary,
         max_fail=options.max_fail,
-        reviewed=options.reviewed,
     )
 
 
@@ -203,7 +202,7 @@ def _ask(
         return "", ""
     path = session.inventory.path
     question = f"{costs}. Apply {path}?" if costs else f"Apply {path} to the cluster?"
-    confirm(session.reporter, question, yes=yes)
+    confirm(session.reporter, question, yes=yes, hint=plan_file.REVIEW if options.reviewed else ANSWER)
     return question, answered
 
 
@@ -228,7 +227,7 @@ def _check_reviewed(
     if yes:
         raise StalePlan(
             "the plan is not the reviewed one, and --yes accepts only that; nothing was changed",
-            hint="Review it again (`gpunode plan --out FILE`), or run without --yes: gpunode shows the new plan and asks.",
+            hint=plan_file.REVIEW,
         )
     return False
 

@@ -24,7 +24,8 @@ from gpunode.engine import impact
 from gpunode.engine.member import Member
 from gpunode.errors import UnexpectedAnswer, UsageError
 from gpunode.host import answers, diff
-from gpunode.model import Change, Reboot
+from gpunode.model import Change, Disturbed, Facts, Reboot
+from gpunode.planning import writers
 from gpunode.wording import advise, few
 
 if TYPE_CHECKING:
@@ -37,6 +38,7 @@ BEGINS = f'{{"{KEY}":'  # without spaces
 # What no reviewer decides on: reasons, and who uses the GPUs at the moment.
 NOT_IDENTITY = ("why", "note", "ends", "fault")
 AGAIN = advise("`gpunode plan --out FILE` writes a new one.")
+REVIEW = advise("Plan again: `gpunode plan --out FILE`, review it, then provision it.")
 NAMED = 5
 
 Code: TypeAlias = Literal["version", "inventory", "host", "machine", "plan", "disturbs", "cluster"]
@@ -44,29 +46,32 @@ Code: TypeAlias = Literal["version", "inventory", "host", "machine", "plan", "di
 
 @dataclass(frozen=True, slots=True)
 class ReviewedChange:
-    """A change by its identity, with its text: of a host's step, or of an object in the cluster (`step` "cluster")."""
+    """A change by its identity, with its text, and what its plan noted beside it: of a host's step, or of an object in the cluster (`step` "cluster")."""
 
     id: str
     step: str
     what: str
     why: str = ""
     diff: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class ReviewedHost:
-    """A host's plan. `machine`: a hash of its machine id, which is confidential. `disturbed`: pods and processes that it disturbs; None: not known. `problem`: why it has no plan."""
+    """A host's plan. `machine`: a hash of its machine id, which is confidential. `disturbed`: pods and processes that it disturbs; None: not known. `problem`: why it has no plan.
+    `disturbs`: for the reviewer; the number counts."""
 
     name: str
     machine: str
     disturbed: int | None
     changes: tuple[ReviewedChange, ...] = ()
     problem: str = ""
+    disturbs: Disturbed | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class PlanFile:
-    """A written plan. `inventory`: its path as it was named; `sha256`: of its bytes; `made`: RFC 3339."""
+    """A written plan. `inventory`: its path as it was named; `sha256`: of its bytes; `made`: RFC 3339. `costs`: of a run, in a line."""
 
     inventory: str
     sha256: str
@@ -75,6 +80,7 @@ class PlanFile:
     by: str
     hosts: tuple[ReviewedHost, ...]
     cluster: tuple[ReviewedChange, ...]
+    costs: str = ""
 
     @property
     def names(self) -> list[str]:
@@ -90,7 +96,9 @@ class Deviation:
     what: str
 
 
-def make(inventory: Path, members: Sequence[Member], cluster: Sequence[Difference]) -> PlanFile:
+def make(
+    inventory: Path, members: Sequence[Member], cluster: Sequence[Difference], costs: str = ""
+) -> PlanFile:
     return PlanFile(
         inventory=str(inventory),
         sha256=_sha256(inventory),
@@ -99,6 +107,7 @@ def make(inventory: Path, members: Sequence[Member], cluster: Sequence[Differenc
         by=f"{getpass.getuser()}@{socket.gethostname()}",
         hosts=tuple(map(_host, members)),
         cluster=tuple(map(_object, cluster)),
+        costs=costs,
     )
 
 
@@ -209,8 +218,13 @@ def _compare_host(reviewed: ReviewedHost | None, now: ReviewedHost) -> Iterator[
         if _ids(now.changes) != _ids(reviewed.changes):
             new = _new(reviewed.changes, now.changes)
             gone = _new(now.changes, reviewed.changes)
-            texts = [f"new: {few(new, NAMED)}"] if new else []
-            texts += [f"gone: {few(gone, NAMED)}"] if gone else []
+            other = [what for what in new if what in gone]
+            kinds = {
+                "different diff": other,
+                "new": [what for what in new if what not in other],
+                "gone": [what for what in gone if what not in other],
+            }
+            texts = [f"{kind}: {few(some, NAMED)}" for kind, some in kinds.items() if some]
             yield Deviation("plan", now.name, "\n".join(texts) or "in another order")
         elif reviewed.disturbed is not None and now.disturbed != reviewed.disturbed:
             if now.disturbed is None:
@@ -243,9 +257,18 @@ def _host(member: Member) -> ReviewedHost:
         machine=_digest({KEY: machine}) if machine else "",
         disturbed=disturbed if disturbs.what else 0,
         changes=tuple(
-            _change(step.step, change, reload=disturbs.reload) for step in steps for change in step.changes
+            replace(_change(step.step, change, reload=disturbs.reload), notes=_notes(member.facts, change))
+            for step in steps
+            for change in step.changes
         ),
         problem=redact(problem),
+        disturbs=disturbs if disturbs.what else None,
+    )
+
+
+def _notes(facts: Facts | None, change: Change) -> tuple[str, ...]:
+    return tuple(
+        redact(text) for text in (getattr(change, "note", ""), writers.sentence(facts, change)) if text
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Protocol
 
@@ -29,15 +29,8 @@ class Reporter(Protocol):
     def outcome(self, outcome: Outcome) -> None:
         """A host is done."""
 
-    def plans(
-        self,
-        outcomes: Sequence[Outcome],
-        *,
-        diff: bool | None = None,
-        reviewed: Collection[str] = (),
-    ) -> None:
-        """The changes of each host. `diff`: with what changes inside files; None: for programs, and for users who ask for it.
-        `reviewed`: hosts whose plan the user has seen."""
+    def plans(self, outcomes: Sequence[Outcome], *, diff: bool | None = None) -> None:
+        """The changes of each host. `diff`: with what changes inside files; None: for programs, and for users who ask for it."""
 
     def cluster(self, context: str, differences: Sequence[Difference], *, diff: bool | None = None) -> None:
         """The changes of the cluster `context`. `diff`: as of `plans`; None: with those of nodes and ConfigMaps, and short ones."""
@@ -68,6 +61,9 @@ class Reporter(Protocol):
         """The last line of other commands: `text` for users, `numbers` as JSON."""
 
 
+ANSWER = "The same command asks again: answer `y` to apply the plan. Where there is no terminal, give --yes."
+
+
 def stages(emit: OnEvent, host: str | None) -> Callable[[str], None]:
     """A reporter of a host's stages, or of the cluster's."""
     return lambda text: emit(Event("stage", host, text))
@@ -92,13 +88,10 @@ def report_reason(reporter: Reporter, host: str, reason: Problem | None) -> None
         reporter.problem(reason, host)
 
 
-def confirm(reporter: Reporter, question: str, *, yes: bool) -> None:
-    """Raise Declined unless the user accepts the shown changes, now or beforehand (`yes`)."""
+def confirm(reporter: Reporter, question: str, *, yes: bool, hint: str = ANSWER) -> None:
+    """Raise Declined, with this hint, unless the user accepts the shown changes, now or beforehand (`yes`)."""
     if not yes and not reporter.ask(question):
-        raise Declined(
-            "cancelled; nothing changed",
-            hint="Answer `y`, or give --yes where there is no terminal.",
-        )
+        raise Declined("cancelled; nothing changed", hint=hint)
 
 
 NAMED = 3  # of several names

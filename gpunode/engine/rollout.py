@@ -11,7 +11,7 @@ from pathlib import Path
 from gpunode.cluster import rights
 from gpunode.cluster.api import Api
 from gpunode.cluster.lease import Held, hold
-from gpunode.engine import batch, control_plane, gate, impact, nodes, plan_file, rounds, work
+from gpunode.engine import batch, control_plane, gate, impact, nodes, rounds, work
 from gpunode.engine.batch import RESUME, Interrupt, Run
 from gpunode.engine.batch_order import Size
 from gpunode.engine.converge import REBOOT_SECONDS
@@ -19,7 +19,6 @@ from gpunode.engine.estimate import Estimate, estimate
 from gpunode.engine.history import mean_seconds
 from gpunode.engine.member import PAUSED, Member, Members, outcomes, update
 from gpunode.engine.overview import RunLine
-from gpunode.engine.plan_file import PlanFile
 from gpunode.engine.record import BAD, BEGUN, FINISHED, Record, RecordedRun, RunOptions
 from gpunode.engine.reporter import Reporter, confirm, progress, report_reason
 from gpunode.engine.session import Session
@@ -65,15 +64,14 @@ def plan_hosts(
     canary: int = 0,
     max_fail: int | None = None,
     undone: tuple[str, ...] = (),
-    reviewed: PlanFile | None = None,
 ) -> Hosts:
     """Locate these probed members in the cluster, show their plans and whom they disturb, and put them in batches. `begun`: by the run
-    that this one resumes. `reviewed`: a plan whose equal part need not be shown again."""
+    that this one resumes."""
     placed = impact.locate(api, members)
     namespace, planners = session.inventory.cluster.namespace, session.planners
     members = impact.find_impact(api, namespace, members, placed, strict=True, planners=planners)
     members = control_plane.refuse_unnamed(session.inventory, members)
-    session.reporter.plans(outcomes(members), reviewed=_as_reviewed(session, members, reviewed))
+    session.reporter.plans(outcomes(members))
     left = cordon.owners(api) if api else {}
     disturbed = [
         member.host.name
@@ -84,15 +82,6 @@ def plan_hosts(
     able = [member.host for member in members if member.host_ok or member.has_changes]
     judged = {host.name for host in (session.hosts if max_fail is not None else able)}
     return Hosts(members, placed, order, frozenset(judged.union(begun)), max_fail, undone)
-
-
-def _as_reviewed(session: Session, members: Members, reviewed: PlanFile | None) -> frozenset[str]:
-    """Names of the hosts whose plan is the one that was reviewed."""
-    if reviewed is None:
-        return frozenset()
-    now = plan_file.make(Path(session.inventory.path), members, ())
-    differ = {deviation.host for deviation in plan_file.compare(reviewed, now)}
-    return frozenset(member.host.name for member in members) - differ
 
 
 def connect(session: Session, *, proves: bool, deploys: bool) -> Api | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import shlex
 import sys
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -78,14 +78,8 @@ class Named:
     def outcome(self, outcome: Outcome) -> None:
         self._report.outcome(self._outcome(outcome))
 
-    def plans(
-        self,
-        outcomes: Sequence[Outcome],
-        *,
-        diff: bool | None = None,
-        reviewed: Collection[str] = (),
-    ) -> None:
-        self._report.plans([self._outcome(outcome) for outcome in outcomes], diff=diff, reviewed=reviewed)
+    def plans(self, outcomes: Sequence[Outcome], *, diff: bool | None = None) -> None:
+        self._report.plans([self._outcome(outcome) for outcome in outcomes], diff=diff)
 
     def failures(self, outcomes: Sequence[Outcome]) -> None:
         self._report.failures([self._outcome(outcome) for outcome in outcomes])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import sys
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, cast
 
@@ -120,14 +120,7 @@ class Human:
         if self._live is not None:
             self._live.outcome(outcome)
 
-    def plans(
-        self,
-        outcomes: Sequence[Outcome],
-        *,
-        diff: bool | None = None,
-        reviewed: Collection[str] = (),
-    ) -> None:
-        outcomes = [outcome for outcome in outcomes if outcome.host not in reviewed]
+    def plans(self, outcomes: Sequence[Outcome], *, diff: bool | None = None) -> None:
         if self._brief:
             self.failures(outcomes, max((len(outcome.host) for outcome in outcomes), default=0))
             return

@@ -6,7 +6,7 @@ import json
 import sys
 import time
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, TextIO
@@ -42,13 +42,7 @@ class Lines:
     def outcome(self, outcome: Outcome) -> None:
         self._write({"type": "outcome", **self._outcome(outcome)})
 
-    def plans(
-        self,
-        outcomes: Sequence[Outcome],
-        *,
-        diff: bool | None = None,
-        reviewed: Collection[str] = (),  # noqa: ARG002 - each has a line
-    ) -> None:
+    def plans(self, outcomes: Sequence[Outcome], *, diff: bool | None = None) -> None:
         for outcome in outcomes:
             steps = outcome.plan.steps if outcome.plan else ()
             reload = bool(outcome.disturbs and outcome.disturbs.reload)
@@ -115,7 +109,8 @@ class Lines:
     def rows(self, kind: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
         keys = [column.lower().replace(" ", "_") for column in columns]
         for row in rows:
-            self._write({"type": kind, **dict(zip(keys, row, strict=True))})
+            cells = [_disturbs(cell) if isinstance(cell, Disturbed) else cell for cell in row]
+            self._write({"type": kind, **dict(zip(keys, cells, strict=True))})
 
     def problem(self, problem: Problem, host: str | None = None) -> None:
         code = {"code": problem.code} if problem.code else {}

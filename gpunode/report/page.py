@@ -7,7 +7,7 @@ import os
 import re
 import socket
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
@@ -342,14 +342,8 @@ class Page:
         self._report.outcome(outcome)
         self._keep([outcome])
 
-    def plans(
-        self,
-        outcomes: Sequence[Outcome],
-        *,
-        diff: bool | None = None,
-        reviewed: Collection[str] = (),
-    ) -> None:
-        self._report.plans(outcomes, diff=diff, reviewed=reviewed)
+    def plans(self, outcomes: Sequence[Outcome], *, diff: bool | None = None) -> None:
+        self._report.plans(outcomes, diff=diff)
         self._keep(outcomes)
         for outcome in outcomes:
             self._card(outcome.host).shown = outcome

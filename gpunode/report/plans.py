@@ -96,7 +96,7 @@ def interrupted_work(outcomes: Sequence[Outcome]) -> Iterator[str]:
     busy = [
         (outcome.host, outcome.disturbs)
         for outcome in outcomes
-        if outcome.disturbs and _victims(outcome.disturbs)
+        if outcome.disturbs and victims(outcome.disturbs)
     ]
     if not busy:
         return
@@ -109,7 +109,7 @@ def interrupted_work(outcomes: Sequence[Outcome]) -> Iterator[str]:
     order = ", unless --batch says otherwise one host at a time per group" if len(busy) > 1 else ""
     yield f"{', '.join(parts)}{order}"
     for host, disturbed in busy[:HOSTS]:
-        yield f"{host}: {few(_victims(disturbed), NAMED)}"
+        yield f"{host}: {few(victims(disturbed), NAMED)}"
     if len(busy) > HOSTS:
         yield f"and {len(busy) - HOSTS} more hosts"
 
@@ -142,7 +142,7 @@ def _treatment(disturbed: Disturbed) -> str:
     }[disturbed.work]
 
 
-def _victims(disturbed: Disturbed) -> list[str]:
+def victims(disturbed: Disturbed) -> list[str]:
     if not disturbed.anybody:
         return []
     pods = [_pod(name, asks, disturbed.standstill.get(name)) for name, asks in (disturbed.pods or {}).items()]

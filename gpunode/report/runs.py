@@ -12,8 +12,8 @@ from gpunode.engine.reporter import Duration
 from gpunode.inventory.starter import ranges
 from gpunode.report.objects import DO
 from gpunode.report.plain import CHANGE, INDENT, Part, line_style, lines, plain
-from gpunode.report.plans import step_name
-from gpunode.wording import common, several
+from gpunode.report.plans import NAMED, sentence, step_name, victims
+from gpunode.wording import common, few, several
 
 BAR = 10  # columns
 NARROW, ROOMY = 70, 100  # columns: of less a terminal has short words, of as many more words and longer bars
@@ -114,6 +114,8 @@ def _changes(changes: Iterable[Mapping[str, Any]]) -> Iterator[Part]:
         yield from ("   ", (f"{name:<11}", "dim"), " ", change["sign"], f" {plain(change['what'])}\n")
         if change["why"]:
             yield from (INDENT, (f"{plain(change['why'])}\n", "dim"))
+        for note in change.get("notes", ()):
+            yield from (INDENT, (f"{plain(note)}\n", "yellow"))
         for line in change.get("diff", ()):
             yield from (INDENT, (f"{plain(line)}\n", line_style(line)))
 
@@ -122,10 +124,10 @@ def reviewed(rows: Sequence[Sequence[Any]]) -> Iterator[Part]:
     """The plans in a file, by host; hosts that are alike share an entry."""
     groups: dict[str, list[Sequence[Any]]] = {}
     for row in rows:
-        host, why, disturbed, changes = row
-        groups.setdefault(repr((host is None, common(why, host or ""), disturbed, changes)), []).append(row)
+        host, why, _, disturbs, changes = row
+        groups.setdefault(repr((host is None, common(why, host or ""), disturbs, changes)), []).append(row)
     for same in groups.values():
-        host, why, disturbed, changes = same[0]
+        host, why, _, disturbs, changes = same[0]
         names = ", ".join(ranges([row[0] for row in same])) if host is not None else "cluster"
         yield from (" ", (names, "bold"))
         if why:
@@ -142,8 +144,9 @@ def reviewed(rows: Sequence[Sequence[Any]]) -> Iterator[Part]:
             what = change["what"] if host is not None else _to_do(change["what"])
             shown.append({**change, "what": what, "sign": REVIEWED})
         yield from _changes(shown)
-        if disturbed:
-            yield from ("   ", ("disturbs   ", "dim"), f"   {several(disturbed, 'pod')} or processes\n")
+        if disturbs:
+            yield from ("   ", ("disturbs   ", "dim"), f"   {sentence(disturbs)}\n")
+            yield from (INDENT, f"{few(victims(disturbs), NAMED)}\n") if victims(disturbs) else ()
 
 
 def group_rows(kind: str, rows: Sequence[Sequence[Any]]) -> Sequence[Sequence[Any]]:

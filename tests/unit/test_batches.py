@@ -201,9 +201,8 @@ def waiting(
 ) -> Member:
     what = impact.disturbance_of(changes)
     plan = Plan(host.name, (StepPlan("x", changes),))
-    return Member(
-        host, Outcome(host.name, "planned", plan=plan, disturbs=Disturbed(what, pods=pods, reload=reload))
-    )
+    disturbs = Disturbed(what, pods=None if pods is None else dict(pods), reload=reload)
+    return Member(host, Outcome(host.name, "planned", plan=plan, disturbs=disturbs))
 
 
 def test_the_batches_are_shown_before_the_question(capsys: pytest.CaptureFixture[str]) -> None:

@@ -421,12 +421,12 @@ def test_a_reviewed_plan_is_applied_without_a_question(
     asked: list[str],
     options: tuple[str, ...],
 ) -> None:
-    """And hosts that are as reviewed are not shown again."""
+    """What it does is shown, as of any run."""
     planned = command("plan", "--limit", "planned,right", "--out", "friday.plan")
     assert "provision friday.plan" in planned.stderr
     done = command("provision", "friday.plan", *options)
     assert str(done.exception).startswith("begun")
-    assert (asked, "reboot" in done.stdout) == ([], False)
+    assert (asked, "reboot" in done.stdout) == ([], True)
     assert "reviewed it" in done.stderr
 
 
@@ -464,11 +464,13 @@ def test_what_changed_since_the_review_is_asked_for_and_refused_with_yes(
 
     done = command("provision", "friday.plan")
     assert str(done.exception).startswith("cancelled")
+    assert isinstance(done.exception, Declined)
+    assert done.exception.hint == plan_file.REVIEW
     assert len(asked) == 1
     assert " Different from the reviewed plan:\n   planned\n     new: reboot" in done.stdout
     done = command("provision", "friday.plan", "--yes")
     assert isinstance(done.exception, StalePlan)
-    assert done.exception.exit_code == 4
+    assert (done.exception.exit_code, done.exception.hint) == (4, plan_file.REVIEW)
     lines = [json.loads(line) for line in command("provision", "friday.plan", "--json").stdout.splitlines()]
     assert [line["code"] for line in lines if line["type"] == "deviation"] == ["plan"]
     assert [line["host"] for line in lines if line["type"] == "plan"] == ["planned"]
@@ -651,7 +653,7 @@ def test_a_reviewed_plan_that_is_another_after_a_wait_is_not_applied(
     done = command("provision", "friday.plan", "--yes")
     assert done.exit_code == 1
     assert bool(applied) == (later == "as reviewed")
-    named = "new: change /etc/docker/daemon.json" in " ".join(done.output.split())
+    named = "different diff: change /etc/docker/daemon.json" in " ".join(done.output.split())
     assert named == (later == "another")
     assert bool(cleared) == (
         waits == "work" or bool(applied)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +18,7 @@ from gpunode.engine.member import Member
 from gpunode.engine.plan_file import PlanFile
 from gpunode.errors import Problem, UsageError
 from gpunode.model import Packages, PackageSpec, Reboot, Service, Title, WriteFile
+from gpunode.report.plans import sentence
 from tests import cases
 from tests.unit.test_batches import HOSTS, waiting
 
@@ -191,3 +193,31 @@ def test_a_plan_is_shown_without_its_hosts(
     assert (f"{' ' * 17}+size = 1" in lines) == bool(words)
     assert "3 hosts: 2 to change, 1 without a plan; in the cluster 1 change." in shown.output
     assert "`gpunode provision friday.plan` applies it." in shown.output
+
+
+def test_a_shown_plan_has_what_its_reviewer_saw(
+    inventory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whom it disturbs, what it noted beside changes, and the costs."""
+    monkeypatch.chdir(tmp_path)
+    busy = waiting(A, replace(DOCKER, note="2 containers stop with it"), pods={"ml/a": {"nvidia.com/gpu": 1}})
+    plan_file.write(
+        Path("friday.plan"), plan_file.make(inventory, (busy,), (), "1 host: 1 restart, about 10 s")
+    )
+    shown = CliRunner().invoke(app, ["show", "friday.plan"]).output
+    assert f"{' ' * 17}2 containers stop with it\n" in shown
+    assert f"   disturbs      {sentence(busy.disturbs)}\n{' ' * 17}ml/a (1 GPU)\n" in shown
+    assert " 1 host: 1 restart, about 10 s\n" in shown
+    lines = CliRunner().invoke(app, ["show", "friday.plan", "--json"]).output.splitlines()
+    host = next(json.loads(line) for line in lines if '"reviewed"' in line)
+    assert host["disturbs"]["pods"][0]["name"] == "ml/a"
+
+
+def test_a_file_that_changes_otherwise_deviates_by_its_diff(inventory: Path) -> None:
+    after = waiting(A, replace(FILE, content="size = 2\n"), Reboot("w"))
+    (deviation,) = plan_file.compare(plan(inventory, SAME), plan(inventory, after))
+    assert deviation.what.splitlines() == [
+        "different diff: change /etc/x",
+        "new: reboot",
+        "gone: restart docker",
+    ]
