@@ -309,10 +309,7 @@ class Record:
                         f"{difference.action} {difference.what}{difference.node and f' on {difference.node}'}"
                     ),
                     diff=tuple(map(redact, difference.lines)),
-                    of=hosts.get(
-                        difference.node or (difference.title.name if difference.title.kind == "Node" else ""),
-                        "",
-                    ),
+                    of=hosts.get(_node_of(difference), ""),
                     title=difference.title,
                 ),
                 lines,
@@ -324,7 +321,7 @@ class Record:
         for each in differences:
             known = asdict(RecordedObject(each.before, each.manifest))
             if (each.before or each.manifest) and redact_values(hide(known)) == known:  # no secret in it
-                lines.append({"object": known})
+                lines.append({"object": {"what": each.what, **known}})  # older gpunodes need `what`
         if numbers:
             self._write(*lines, {"planned": numbers, "hosts": [CLUSTER]})
 
@@ -415,6 +412,12 @@ def _stamp(path: Path) -> int:
         return calendar.timegm(time.strptime(path.name[:16], STAMP))
     except ValueError:
         return 0
+
+
+def _node_of(difference: Difference) -> str:
+    """The node in whose batch this is changed; "" for what the deployment itself changes, such as a node's annotation."""
+    title = difference.title
+    return difference.node or (title.name if title.kind == "Node" and not title.part else "")
 
 
 def default_folder() -> Path:

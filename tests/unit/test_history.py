@@ -234,6 +234,23 @@ def test_a_change_of_the_cluster_is_not_made_where_its_host_was_not_started(othe
     assert (" ~ replaced Pod kube-system/node-b on node-b\n" in text) is (others == "proven")
 
 
+def test_an_annotation_of_a_node_is_the_deployments() -> None:
+    """Its labels are its host's."""
+    made = Record.begin(Path("inventory.yaml"), ["a"], RunOptions())
+    titles = [Title("Node", "node-a"), Title("Node", "node-a", part="annotation x")]
+    made.cluster([Difference(title, "removed") for title in titles], {"node-a": "a"})
+    assert [change.of for change in read(made.path).changes.values()] == ["a", ""]
+
+
+def test_a_gpunode_of_the_release_before_reads_an_object() -> None:
+    """It requires the title as text."""
+    made = Record.begin(Path("inventory.yaml"), ["a"], RunOptions())
+    config = {"kind": "ConfigMap", "metadata": {"name": "x", "namespace": "gpunode"}}
+    made.cluster([Difference(Title.of(config), "created", manifest=config)], {})
+    written = [json.loads(line) for line in made.path.read_text().splitlines()]
+    assert [line["object"]["what"] for line in written if "object" in line] == ["ConfigMap gpunode/x"]
+
+
 def test_objects_of_an_older_record_have_their_titles() -> None:
     """It has them as text alone."""
     made = Record.begin(Path("inventory.yaml"), ["a"], RunOptions())
