@@ -58,13 +58,22 @@ def test_hosts_that_are_away_stop_nobody(serve: Callable[[int], Fleet]) -> None:
     assert outcomes["gpu-2"].problem
 
 
-def test_a_slow_host_holds_no_other_up(serve: Callable[[int], Fleet]) -> None:
-    """Hosts are worked on side by side: the first to be begun, the slow one, is not the first to end."""
-    fleet = serve(4)
-    break_with(fleet.states["gpu-0"], "slow", "2")
-    ended = list(fleet.look())
-    assert fleet.hosts()[0].name == "gpu-0" != ended[0]
-    assert len(ended) == 4
+def test_a_slow_host_holds_no_other_up(serve: Callable[[int], Fleet], tmp_path: Path) -> None:
+    """Hosts are worked on side by side: the first to be begun answers only after all others have ended."""
+    fleet, answer = serve(4), tmp_path / "answer"
+    break_with(fleet.states["gpu-0"], "slow", str(answer))
+    ended: list[str] = []
+
+    def probe(visit: Visit, emit: OnEvent) -> Outcome:
+        outcome = converge.probe_and_plan(visit, emit)
+        ended.append(outcome.host)
+        if len(ended) == 3:
+            answer.touch()
+        return outcome
+
+    assert fleet.hosts()[0].name == "gpu-0"
+    assert {outcome.status for outcome in fleet.each(probe).values()} == {"planned"}
+    assert ended[3] == "gpu-0"
 
 
 def test_a_connection_that_is_cut_in_an_apply_stops_nothing(serve: Callable[[int], Fleet]) -> None:

@@ -275,9 +275,9 @@ class _Login(paramiko.ServerInterface):
 
 
 def _run(channel: paramiko.Channel, command: str, door: _Door) -> None:
-    slow = door.state.now().faults.get("slow")
-    if slow:
-        time.sleep(float(slow))
+    slow = door.state.now().faults.get("slow")  # a file that it waits for
+    while slow and not Path(slow).exists():
+        time.sleep(0.05)
     try:
         process = door.start(command)
     except OSError:  # the host's folder is being removed
