@@ -174,15 +174,19 @@ def add(
 @app.command("stop", short_help="End a running demo and remove its folder.")
 def stop(name: Name = None) -> None:
     """End a running demo and remove its folder. Without a name: those begun in the current folder, or whose folder it is; and remove
-    the remains of killed demos. Other users' demos stay.
+    the remains of killed demos. Other users' demos stay, and those with a run under way.
 
     Example: gpunode demo stop
     """
+    from gpunode.errors import GpunodeError
     from gpunode.sim import registry
 
     for kept in registry.choose(name):
         for run in kept.runs:
-            typer.echo(f"gpunode: run {run} is under way in {kept.name}, and fails with it", err=True)
+            raise GpunodeError(
+                f"run {run} is under way in {kept.name}: without the demo it cannot finish and cannot be resumed",
+                hint="End the run first by Ctrl-C, or wait for its end.",
+            )
     lines = [f"ended {folder}" for folder in registry.stop(name)]
     lines += [] if name else [f"removed {folder}: a killed demo left it" for folder in registry.sweep()]
     lines += (

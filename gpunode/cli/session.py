@@ -124,7 +124,7 @@ def session(
     else:
         limit = history.expand_limit(common.limit or (), path)
         hosts = inventories.select(inventory, limit, common.exclude or ())
-    password = _password() if common.ask_sudo else None
+    password = _password() if common.ask_sudo and hosts else None
     reporter = report.make(json=common.json, quiet=common.quiet, accepted=accepted)
     pages: list[Page] = []
     if html is not None or junit is not None:

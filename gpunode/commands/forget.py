@@ -90,8 +90,12 @@ def forget_hosts(session: Session, options: ForgetOptions) -> int:
     )
     question = answered = ""
     if costs or marked:
-        able = (member for member in members if member.host_ok or member.has_changes)
-        names = few([member.host.name for member in (*able, *strangers)], NAMED)
+        changed = [
+            member
+            for member in members
+            if member.has_changes or (member.host_ok and member.node and member.node.name in marked)
+        ]
+        names = few([member.host.name for member in (*changed, *strangers)], NAMED)
         question = f"{costs or 'Marks alone'}. Forget {names}?"
         question, answered = rollout.ask(reporter, question, yes=options.yes)
     known = RunOptions(run=False, batch=options.size.text if options.size else None, command="forget")

@@ -138,7 +138,7 @@ def test_one_that_is_kept_goes_on_until_it_is_stopped(room: Path) -> None:
 
 
 def test_one_starts_bare_at_once_and_keeps_its_own_records(room: Path) -> None:
-    """Its hosts have the pages' names; a run that its end would cut off is named."""
+    """Its hosts have the pages' names; a run that its end would cut off keeps it."""
     forks.run([*GPUNODE, "demo", "start", "--hosts", "2"], capture_output=True, text=True, check=True)
     (demo,) = registry.list_kept()
     try:
@@ -150,7 +150,8 @@ def test_one_starts_bare_at_once_and_keeps_its_own_records(room: Path) -> None:
         with (runs / "a.jsonl").open("w") as record:
             fcntl.flock(record, fcntl.LOCK_EX)
             stopped = forks.run([*GPUNODE, "demo", "stop"], capture_output=True, text=True)
-        assert stopped.stderr == "gpunode: run a is under way in demo, and fails with it\n"
+        assert (stopped.returncode, registry.list_kept()) == (1, (demo,))
+        assert "run a is under way in demo: without the demo it cannot finish" in stopped.stderr
     finally:
         for kept in registry.list_kept():
             registry.stop(kept.name)
