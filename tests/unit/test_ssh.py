@@ -18,6 +18,7 @@ import pytest
 from gpunode.engine.session import Dialer
 from gpunode.errors import AgentFailed, Unreachable
 from gpunode.host import bootstrap, openssh, reach, ssh
+from tests.ssh_agent import Agent
 from tests.sshd import Sshd, serve
 
 
@@ -203,14 +204,8 @@ def test_an_encrypted_key_is_used_when_an_agent_has_it(
         dialer.connect(host)
     assert "ssh-add" in caught.value.hint
 
-    place = tmp_path / "agent"
-    with subprocess.Popen(["ssh-agent", "-D", "-a", place], stdout=subprocess.DEVNULL) as process:
-        while not place.exists():
-            assert process.poll() is None
-        monkeypatch.setenv("SSH_AUTH_SOCK", str(place))
-        subprocess.run(["ssh-add", "-q", sshd.key], check=True)
+    with Agent(tmp_path / "agent", [sshd.key], monkeypatch):
         dialer.connect(host).close()
-        process.terminate()
 
 
 def test_a_jump_host_that_went_away_is_reached_again(sshd: Sshd, dialer: Dialer, tmp_path: Path) -> None:
