@@ -19,6 +19,7 @@ from gpunode.contract.status import CORDONED
 from gpunode.contract.usage import Gpu
 from gpunode.engine import converge, impact, nodes
 from gpunode.engine.accepted import CODE as NOT_ACCEPTED
+from gpunode.engine.chain import judge_host
 from gpunode.engine.member import Member
 from gpunode.engine.reporter import progress
 from gpunode.engine.session import Session
@@ -218,7 +219,9 @@ def _why_failing(cluster: Cluster, pod: Object) -> list[Problem]:
     if (explained or unstarted) and (item := _find_item(cluster, name)):
         here = [*symptom.judge_size(pod, parse(item)), *_judge_node(cluster, item)]
         unpulled = any(problem.code == symptom.UNPULLED for problem in problems)  # on any node
-        problems = [*here, *problems] if (refused or unstarted) and not unpulled else [*problems, *here]
+        starts_none = bool(drain.asks(pod)) and any(each.layer in STARTS_PODS for each in here)
+        first = (refused or unstarted or starts_none) and not unpulled
+        problems = [*here, *problems] if first else [*problems, *here]
     elif cluster.hosts and not problems and (member := next(iter(probe(cluster, [name])), None)):
         problems += _lost_gpus(member, pod)
     return problems
@@ -232,14 +235,21 @@ def _state(pod: Object) -> str:
 
 
 def _lost_gpus(member: Member, pod: Object) -> Iterator[Problem]:
-    """The pod's container lost its GPUs, as the link `work` judges it."""
-    if member.facts is None:
+    """The pod's container lost its GPUs, as the link `work` judges it; or it may never have had any: its host shows none in it, and
+    has a link broken that gives containers theirs."""
+    if member.facts is None or member.outcome is None:
         return
     uid = pod["metadata"]["uid"]
     mine = tuple(container for container in member.facts.gpu_containers if container.pod == uid)
     verdict = judge_work(replace(member.facts, gpu_containers=mine, gpu_users=()), [pod])
     if verdict and verdict.status == "broken" and verdict.problem:
         yield verdict.problem
+    elif not mine and drain.asks(pod) and _state(pod) == "Running":
+        problem = broken_link(member, judge_host(member.outcome))
+        if problem and problem.layer in STARTS_PODS:
+            what = f"no GPU is seen in its container, and {problem.what}"
+            again = "If it was started since then, delete it and start it again."
+            yield replace(problem, what=what, fix=lines((problem.fix, again)))
 
 
 def _describe_running(cluster: Cluster, pod: Object, text: str) -> tuple[str, list[Problem]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,14 +24,15 @@ def job(
     api: Client,
     name: str,
     node: str,
-    seconds: int,
+    seconds: int = 0,
     *,
+    command: Sequence[str] = (),
     namespace: str = "default",
     image: str = "gpunode-deviceplugin:demo",
     **meta: Any,
 ) -> None:
     """A job's pod with a GPU, which ends by itself. A container that is killed would be started again."""
-    container = {"name": "c", "image": image, "command": ["sleep", str(seconds)]}
+    container = {"name": "c", "image": image, "command": command or ["sleep", str(seconds)]}
     container |= {"resources": {"limits": {"nvidia.com/gpu": "1"}}}  # type: ignore[dict-item]
     spec = {"nodeName": node, "restartPolicy": "OnFailure", "containers": [container]}
     pods = f"/api/v1/namespaces/{namespace}/pods"

@@ -123,3 +123,25 @@ def test_the_broken_link_is_named_by_the_host_and_its_fix_says_what_it_disturbs(
     client(demo).ask("DELETE", f"{JOBS}/unpulled")
     first, *others = codes(pod)
     assert (first, "runtime" in others) == ("image-pull", True)  # no node would start it
+
+
+def test_the_broken_link_comes_first_for_pods_that_got_no_gpu() -> None:
+    """Their containers start without one: one runs on, and one crashes as a pod does that requests none."""
+    with Demo([kinds.new_host("h100-1", count=1)]) as demo:
+        done = run(demo.folder, "provision", "inventory.yaml", "--yes", "-q")
+        assert done.returncode == 0, done.stdout + done.stderr
+        api = client(demo)
+        faults.inflict("runtime", [demo.states["h100-1"]])
+        job(api, "blind", "h100-1", 600)
+        until(lambda: api.ask("GET", f"{JOBS}/blind")[1]["status"].get("phase") == "Running", 20)
+        running = run(demo.folder, "why", "pod", "blind", "inventory.yaml", "--json")
+        api.ask("DELETE", f"{JOBS}/blind")
+        until(lambda: api.ask("GET", f"{JOBS}/blind")[0] == 404)
+        job(api, "vec", "h100-1", command=["python3", "-m", "gpunode.deviceplugin.vectoradd"])
+        until(lambda: "CrashLoopBackOff" in str(api.ask("GET", f"{JOBS}/vec")[1]["status"]), 20)
+        crashing = run(demo.folder, "why", "pod", "vec", "inventory.yaml", "--json")
+    assert codes(running) == ["runtime"]
+    (reason,) = of_kind(running, "reason")
+    assert reason["what"].startswith("no GPU is seen in its container, and link `runtime` of host h100-1 is")
+    assert codes(crashing) == ["runtime", "gpu-not-given"]
+    assert "Request a GPU" not in crashing.stdout

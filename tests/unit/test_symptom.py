@@ -43,6 +43,7 @@ SANDBOX = {
     "type": "Warning",
     "message": 'Failed to create pod sandbox: rpc error: code = Unknown desc = failed to get sandbox runtime: no runtime for "nvidia" is configured',
 }
+NO_LIBRARY = "ImportError: libcuda.so.1: cannot open shared object file: No such file or directory"
 OLD = "CUDA error: CUDA driver version is insufficient for CUDA runtime version"
 
 
@@ -52,6 +53,7 @@ OLD = "CUDA error: CUDA driver version is insufficient for CUDA runtime version"
         pytest.param(RUNS, [], "step 1\nstep 2\n", [], "", id="it runs"),
         pytest.param(RUNS, [], f"step 1\n{OLD}\n", ["driver-too-old"], OLD, id="its log has an error that explain knows"),
         pytest.param(CRASHES, [], f"{OLD}\n", ["driver-too-old"], OLD, id="it crashes by that"),
+        pytest.param(CRASHES, [], NO_LIBRARY, ["gpu-not-given"], "It requests a GPU: `gpunode why node n1`", id="it crashes without the GPU that it requests"),
         pytest.param(CRASHES, [], "a\nb\nValueError: x\n", ["unexplained"], "CrashLoopBackOff: exit code 1", id="it crashes by itself"),
         pytest.param(CREATES, [SANDBOX], "", ["runtime-handler-missing"], "nvidia", id="its sandbox is not created"),
         pytest.param(UNPULLED, [PULL], "", ["image-pull"], "401 Unauthorized", id="its image is not pulled"),

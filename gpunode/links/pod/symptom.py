@@ -12,11 +12,13 @@ from gpunode.explain import Explanation, explain, explain_lines
 from gpunode.links.node import Node, drain
 from gpunode.links.plugin import daemonset
 from gpunode.links.pod import work
-from gpunode.wording import few
+from gpunode.wording import advise, few
 
 UNEXPLAINED = "unexplained"  # code: the pod's own words, which gpunode's tables do not know
 ASKS_NONE = "asks-none"  # code
 UNPULLED = "image-pull"  # code
+# What explain knows of containers without a GPU: a pod that requests one has to be told something else than to do so.
+WITHOUT_GPU = ("smi-missing", "gpu-not-given", "no-gpu-seen", "no-device")
 TAIL = 3  # lines of a log that nothing explains
 NAMED = 4
 
@@ -31,7 +33,7 @@ def judge_placed(pod: Object, events: Sequence[Object], log: str) -> Iterator[Pr
     known = list(explain_lines(log)) if (pod.get("status") or {}).get("phase") != "Succeeded" else []
     if text and (meaning := explain(text)) and meaning not in [each for _, each in known]:
         known.insert(0, (text, meaning))
-    yield from (_explained(line, meaning) for line, meaning in known)
+    yield from (_explained(line, meaning, pod) for line, meaning in known)
     image = _unpulled(pod)
     if image and not known:
         fix = "Check the image's name and tag, that the node reaches its registry, and for a private one the pod's `imagePullSecrets`."
@@ -110,6 +112,12 @@ def judge_absent(name: str, events: Sequence[Object], there: Sequence[Object]) -
     )
 
 
-def _explained(line: str, meaning: Explanation) -> Problem:
+def _explained(line: str, meaning: Explanation, pod: Object) -> Problem:
     command = f" `{meaning.command}`" if meaning.command else ""
-    return Problem(meaning.code, meaning.what, cause=line, fix=f"{meaning.next}{command}")
+    fix = f"{meaning.next}{command}"
+    if meaning.code in WITHOUT_GPU and drain.asks(pod):
+        fix = advise(
+            f"It requests a GPU: `gpunode why node {pod['spec'].get('nodeName', 'NODE')}` names a broken link of its host. If there is none, check "
+            "NVIDIA_VISIBLE_DEVICES, CUDA_VISIBLE_DEVICES and LD_LIBRARY_PATH of its image and its environment."
+        )
+    return Problem(meaning.code, meaning.what, cause=line, fix=fix)
