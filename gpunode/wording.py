@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import itertools
 import re
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -76,6 +77,10 @@ def pages() -> dict[str, Path]:
     return {str(file.relative_to(folder).with_suffix("")).removeprefix("howto/"): file for file in files}
 
 
+# Splits a page into the text before the first title; then of each its level, title and text.
+TITLES = re.compile(r"^(?=(##+) (.*)$)", re.MULTILINE)
+
+
 def read(topic: str) -> str:
     """A page, or with `page#section` that section, as Markdown; empty where there is none. Takes links of pages, too."""
     name, _, section = topic.partition("#")
@@ -83,8 +88,7 @@ def read(topic: str) -> str:
     text = re.sub(r"<!--.*?-->\n*", "", file.read_text(encoding="utf-8"), flags=re.DOTALL) if file else ""
     if not section:
         return text
-    # The text before the first title; then of each its level, title and text.
-    parts = re.split(r"^(?=(##+) (.*)$)", text, flags=re.MULTILINE)
+    parts = TITLES.split(text)
     places = [at for at in range(1, len(parts), 3) if anchor(parts[at + 1]) == section]
     if not places:
         return ""
@@ -98,18 +102,24 @@ KEY = re.compile(r"^\| `([\w.<>]+)` \| (.*) \|$", re.MULTILINE)  # a row of the 
 
 
 def sections(topic: str) -> dict[str, str]:
-    """`page#section` → title of the sections whose title has all words of the topic, or longer ones; reference pages last."""
+    """`page` or `page#section` → title of those whose title has all words of the topic, or longer ones; pages first, by their names, too.
+    Reference pages are last."""
     words = topic.lower().replace("-", " ").split()
-    return {
-        f"{name}#{anchor(title)}": title
-        for name in sorted(
-            pages().keys() - {"reference/commands"}, key=lambda name: (name.startswith("reference"), name)
-        )
-        for title in re.findall(
-            r"^##+ (.*)$", re.sub(r"^```.*?^```", "", read(name), flags=re.M | re.S), re.M
-        )
-        if all(re.search(rf"\b{re.escape(word)}", title.lower().replace("-", " ")) for word in words)
-    }
+
+    def has(text: str) -> bool:
+        return all(re.search(rf"\b{re.escape(word)}", text.lower().replace("-", " ")) for word in words)
+
+    whole: dict[str, str] = {}
+    parts: dict[str, str] = {}
+    for name in sorted(
+        pages().keys() - {"reference/commands"}, key=lambda name: (name.startswith("reference"), name)
+    ):
+        text = re.sub(r"^```.*?^```", "", read(name), flags=re.M | re.S)
+        first = text.partition("\n")[0].lstrip("# ")
+        if has(name) or has(first):
+            whole[name] = first
+        parts |= {f"{name}#{anchor(title)}": title for _, title in TITLES.findall(text) if has(title)}
+    return whole | parts
 
 
 def keys(topic: str) -> dict[str, str]:
@@ -124,9 +134,14 @@ def keys(topic: str) -> dict[str, str]:
 
 
 def mentions(topic: str) -> list[str]:
-    """The pages that have the topic in their text, those that have it most often first."""
-    counts = {name: read(name).lower().count(topic.lower()) for name in pages()}
-    return sorted(filter(counts.__getitem__, counts), key=lambda name: -counts[name])
+    """The sections that have the topic in their text, those that have it most often first; reference pages last."""
+    counts: Counter[str] = Counter()
+    for name in pages():
+        before, *parts = TITLES.split(read(name).lower())
+        counts[name] = before.count(topic.lower())
+        for title, text in zip(parts[1::3], parts[2::3], strict=True):
+            counts[f"{name}#{anchor(title)}"] += text.count(topic.lower())
+    return sorted(+counts, key=lambda name: (name.startswith("reference"), -counts[name]))
 
 
 def anchor(title: str) -> str:

@@ -39,7 +39,7 @@ def history(
     ] = 20,
     json: options.Json = False,
 ) -> None:
-    """List this machine's recorded runs of `provision`, `resume` and `undo`, newest first: time, operator, inventory, results,
+    """List this machine's recorded runs of `provision`, `resume`, `undo` and `forget`, newest first: time, operator, inventory, results,
     duration.
 
     Example: gpunode history --count 50

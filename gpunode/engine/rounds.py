@@ -140,7 +140,7 @@ def _costs(waiting: Sequence[Member]) -> list[str]:
     tried = sum(effect.reload for effect in effects)
     reloads = sum(effect.what.modules and not effect.reload for effect in effects)
     units = Counter(unit.removesuffix(".service") for effect in effects for unit in effect.what.restarts)
-    busy = [effect for effect in effects if effect.anybody]
+    busy = [effect for effect in effects if effect.ends_work]
     pods = sum(len(effect.pods or ()) for effect in busy)
     unknown = sum(effect.pods is None for effect in busy)
     processes = sum(len(effect.processes) for effect in busy)

@@ -79,9 +79,14 @@ class Disturbed:
 
     @property
     def anybody(self) -> bool:
-        """True if work is interrupted, as far as known."""
+        """True if work notices, as far as known."""
         ended = self.what.ends_gpu_work and bool(self.processes)
         return bool(self.what) and (self.pods is None or bool(self.pods) or ended)
+
+    @property
+    def ends_work(self) -> bool:
+        """True if work ends, as far as known: pods outlive a restart of containerd or the kubelet."""
+        return self.anybody and (self.pods is None or self.what.ends_gpu_work)
 
 
 # `differs`: not in its desired state, of a command that plans nothing. `broken`: in reports, a right host with a broken link.

@@ -135,7 +135,7 @@ def _treatment(disturbed: Disturbed) -> str:
     if not disturbed.anybody:
         return "no GPU pods or processes affected"
     return {
-        "stays": "work there continues",
+        "stays": "pods keep running",
         "wait": f"gpunode cordons the node and waits up to {disturbed.timeout / 60:g} min for work on its GPUs",
         "drain": f"drained first, {minutes}",
         "kill": "gpunode cordons the node first; work ends with it",
@@ -143,7 +143,7 @@ def _treatment(disturbed: Disturbed) -> str:
 
 
 def victims(disturbed: Disturbed) -> list[str]:
-    if not disturbed.anybody:
+    if not disturbed.ends_work:
         return []
     pods = [_pod(name, asks, disturbed.standstill.get(name)) for name, asks in (disturbed.pods or {}).items()]
     return [*pods, *(str(process) for process in disturbed.processes)]

@@ -251,6 +251,8 @@ def test_where_all_changes_are_made_at_once_no_batches_are_shown(order: tuple[li
     members = [waiting(HOSTS[0], Reboot("why"))]
     assert rounds.batch_rows(order, members) == []
     assert rounds.costs(members, 0) == "1 host: 1 reboot, 0 pods disturbed"
+    outlived = waiting(HOSTS[0], Service("containerd.service", "w", restart=True), pods={"ml/a": {}})
+    assert rounds.costs([outlived], 0) == "1 host: 1 restart of containerd, 0 pods disturbed"
     assert (
         rounds.costs(members, 2, replaced=2)
         == "1 host and the cluster: 1 reboot, 0 pods disturbed, 2 pods of the plugin replaced"

@@ -767,8 +767,8 @@ XORG = GpuUser(900, "Xorg")
         ),
         (
             Disturbed(Disturbance(restarts=("containerd.service",)), pods={"ml/train": {GPU: 1}}),
-            "restart of containerd; work there continues",
-            "ml/train (1 GPU)",
+            "restart of containerd; pods keep running",
+            "",
         ),
         (
             Disturbed(Disturbance(restarts=("containerd.service",)), pods={}, users=(XORG,)),

@@ -280,3 +280,17 @@ def test_a_kubelet_that_does_not_report_leaves_it_open_whether_a_pod_runs(
     """Its node is not Ready, or it has not reported since the host's boot: the pod counts as working."""
     found: tuple[Work, ...] = drain.work_on(cast("Api", cluster), "n", "b1")
     assert [pod.standstill for pod in found] == [standstill]
+
+
+@pytest.mark.parametrize(
+    ("waited", "most", "times"),
+    [
+        (0.2, 1800, "at most 30 min"),
+        (35, 1800, "35 s, at most 30 min"),
+        (150, 1799.9, "2 min, at most 30 min"),
+        (1, 1.5, "1 s, at most 1 min"),
+    ],
+)
+def test_a_wait_says_how_long_it_lasts_and_may_last(waited: float, most: float, times: str) -> None:
+    job = Work("default/job2", "u", {}, service=False)
+    assert drain._progress([job], 1, waited, most) == f"waiting for default/job2: {times}"

@@ -75,7 +75,8 @@ def test_help_on_nothing_that_there_is_names_the_nearest_page() -> None:
         ("cordon", "`gpunode help uncordon-gpu`: the command"),
         ("taint", "`taint_until_verified`: "),
         ("count", "the inventory's key `gpus.count`: "),
-        ("drain", "`gpunode help safety` mentions it"),
+        ("drain", "`gpunode help replace-a-host#take-one-out` mentions it"),
+        ("upgrade", "There is:\n\n- `gpunode help upgrade-a-driver`: "),
     ],
 )
 def test_help_finds_titles_keys_and_commands_by_a_word(topic: str, there: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -67,6 +68,7 @@ def wait(
     `notify` hears which pod is waited for. `stopped` ends the wait early. `boot`: as in `on_node`.
     """
     asked: dict[str, _Asked] = {}  # by uid
+    begun = time.monotonic()
     first = 0
     left: tuple[Work, ...] = ()
     for seen, _ in changes(api, "Pod", seconds=seconds, fields=f"spec.nodeName={node}", notify=notify):
@@ -82,7 +84,7 @@ def wait(
         if not waited or stopped():
             return left
         first = max(first, len(waited))
-        notify(_progress(waited, first))
+        notify(_progress(waited, first, time.monotonic() - begun, seconds))
     return left
 
 
@@ -127,11 +129,13 @@ def _evict(api: Api, seen: Mapping[str, Object], work: Work, asked: dict[str, _A
     return replace(work, obstacle=last.obstacle)
 
 
-def _progress(left: Sequence[Work], first: int) -> str:
+def _progress(left: Sequence[Work], first: int, waited: float, most: float) -> str:
+    """`waiting for ml/a, ml/b (1 of 3 pods ended): 35 s, at most 30 min`, and which pod may not be evicted. Times in seconds."""
     blocked = [work for work in left if work.obstacle]
     ended = f" ({first - len(left)} of {first} pods ended)" if first > 1 else ""
-    why = f": {blocked[0].name} may not be evicted: {blocked[0].obstacle}" if blocked else ""
-    return f"waiting for {few([work.name for work in left], NAMED)}{ended}{why}"
+    so_far = f"{waited:.0f} s, " if 1 <= waited < 100 else f"{waited / 60:.0f} min, " if waited >= 100 else ""
+    why = f"; {blocked[0].name} may not be evicted: {blocked[0].obstacle}" if blocked else ""
+    return f"waiting for {few([work.name for work in left], NAMED)}{ended}: {so_far}at most {math.ceil(most / 60)} min{why}"
 
 
 def _work(pod: Object, whole: bool) -> Work:
