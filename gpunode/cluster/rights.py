@@ -167,7 +167,7 @@ def _user(api: Api) -> str:
     review = {"apiVersion": "authentication.k8s.io/v1", "kind": WHO, "metadata": {}}
     try:
         return str(api.create(review)["status"]["userInfo"]["username"])
-    except (HttpError, KeyError):
+    except (ClusterError, KeyError):  # also of a connection that is lost: it hides no refusal
         return UNKNOWN
 
 

@@ -244,12 +244,18 @@ def _lost_gpus(member: Member, pod: Object) -> Iterator[Problem]:
     verdict = judge_work(replace(member.facts, gpu_containers=mine, gpu_users=()), [pod])
     if verdict and verdict.status == "broken" and verdict.problem:
         yield verdict.problem
-    elif not mine and drain.asks(pod) and _state(pod) == "Running":
+    elif not mine and drain.asks(pod) and _state(pod) == "Running" and not _is_privileged(pod):
         problem = broken_link(member, judge_host(member.outcome))
         if problem and problem.layer in STARTS_PODS:
             what = f"no GPU is seen in its container, and {problem.what}"
             again = "If it was started since then, delete it and start it again."
             yield replace(problem, what=what, fix=lines((problem.fix, again)))
+
+
+def _is_privileged(pod: Object) -> bool:
+    """Whether a container has all devices of its host: whose GPU it uses is not known then."""
+    contexts = (container.get("securityContext") or {} for container in pod["spec"]["containers"])
+    return any(context.get("privileged") for context in contexts)
 
 
 def _describe_running(cluster: Cluster, pod: Object, text: str) -> tuple[str, list[Problem]]:

@@ -220,7 +220,7 @@ def _compare_host(reviewed: ReviewedHost | None, now: ReviewedHost) -> Iterator[
             gone = _new(now.changes, reviewed.changes)
             other = [what for what in new if what in gone]
             kinds = {
-                "different diff": other,
+                "different": other,
                 "new": [what for what in new if what not in other],
                 "gone": [what for what in gone if what not in other],
             }
@@ -252,10 +252,12 @@ def _host(member: Member) -> ReviewedHost:
     steps = outcome.plan.steps if outcome and outcome.plan else ()
     problem = outcome.why if outcome and outcome.problem else member.reason.what if member.reason else ""
     disturbed = None if disturbs.pods is None else len(disturbs.pods) + len(disturbs.processes)
+    if not disturbs.ends_work:  # they keep running
+        disturbed = 0
     return ReviewedHost(
         name=member.host.name,
         machine=_digest({KEY: machine}) if machine else "",
-        disturbed=disturbed if disturbs.what else 0,
+        disturbed=disturbed,
         changes=tuple(
             replace(_change(step.step, change, reload=disturbs.reload), notes=_notes(member.facts, change))
             for step in steps

@@ -653,7 +653,7 @@ def test_a_reviewed_plan_that_is_another_after_a_wait_is_not_applied(
     done = command("provision", "friday.plan", "--yes")
     assert done.exit_code == 1
     assert bool(applied) == (later == "as reviewed")
-    named = "different diff: change /etc/docker/daemon.json" in " ".join(done.output.split())
+    named = "different: change /etc/docker/daemon.json" in " ".join(done.output.split())
     assert named == (later == "another")
     assert bool(cleared) == (
         waits == "work" or bool(applied)

@@ -189,7 +189,7 @@ def test_a_provision_that_is_to_bring_another_driver_is_told_its_branch_first() 
     ]
     assert {"image-needs-driver", "driver-too-old"} < {answer.code for answer in bringing}
     for answer in (*bringing, meaning("xid 78")):
-        assert 'First name a newer branch, such as `driver: "595"`, in the inventory' in answer.next
+        assert 'To update, name a newer branch in the inventory, such as `driver: "595"`' in answer.next
 
 
 def test_an_error_of_cuda_is_known_by_its_names_its_text_and_its_number() -> None:
