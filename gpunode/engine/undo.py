@@ -114,39 +114,12 @@ def plan_host(host: Host, journal: Journal, run: str, facts: Facts) -> Outcome:
         with chain.refusing(host, "NVML"):
             changes, left = plan(journal, run, facts)
             changes = chain.ends_work(host, changes)
-        if not changes:
-            _check_undoable(host, _entries(journal, run), facts, left)
     except Refused as refused:
         return Outcome(host.name, "refused", facts, problem=refused.problem)
     steps = (StepPlan(STEP, changes),) if changes else ()
     return Outcome(
         host.name, "planned" if changes else "right", facts, plan=Plan(host.name, steps), left=left
     )
-
-
-def _check_undoable(host: Host, mine: Journal, facts: Facts, left: Iterable[Left]) -> None:
-    """Raise Refused if the run's packages cannot go back and nothing that it changed is as before."""
-    unavailable = {name for entry in mine for name in entry.unavailable}
-    why = [each.why for each in left if each.code == "irreversible" and each.what in unavailable]
-    if why and not any(_is_restored(entry, facts) for entry in mine):
-        raise Refused(
-            host.name,
-            f"not undone: {few(list(dict.fromkeys(why)), NAMED)}",
-            hint="Add a repository with that version to the host, update its package lists, and run the undo again.",
-        )
-
-
-def _is_restored(entry: Entry, facts: Facts) -> bool:
-    """Whether something of this entry is as before it, or may be."""
-    file, unit = facts.files.get(entry.path), facts.units.get(entry.unit)
-    if entry.path:
-        return (file.sha256 if file and file.exists else None) == entry.was
-    if entry.kind == "service":
-        enabled = entry.enabled if entry.state == "disable" or entry.enabled == "disabled" else ""
-        return unit is not None and unit.enabled == enabled
-    now = {name: package.version for name, package in facts.packages.items()}
-    changed = ((name, change.was) for name, change in entry.packages.items() if change.was != change.now)
-    return bool(entry.layouts) or any(now.get(name) == was for name, was in changed)
 
 
 def plan(journal: Journal, run: str, facts: Facts) -> tuple[tuple[Change, ...], tuple[Left, ...]]:

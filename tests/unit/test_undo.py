@@ -207,7 +207,6 @@ RUNTIME = [
     file("/etc/containerd/config.toml", None, "2", unit="containerd.service"),
     changed(packages={TOOLKIT: (None, "2")}),
 ]
-NONE_HAS_IT = "no repository has 1, so no package and no module is changed"
 FABRIC = "nvidia-fabricmanager.service"
 PERSISTENCED = "nvidia-persistenced.service"
 STARTED = KernelModule("an apply that was killed has stopped them", services=(FABRIC,), fault="")
@@ -276,7 +275,7 @@ SOFTWARE: list[tuple[list[Entry], Facts, list[Change], list[Left]]] = [
         ],
         there(("nvidia",), b="1"),
         [],
-        [irreversible("a", NONE_HAS_IT)],
+        [irreversible("a", "no repository has 1, so no package and no module is changed")],
     ),
     (
         [changed(packages={"linux-image-6.1.0-1": (None, "1"), "linux-headers-6.1.0-1": (None, "1")})],
@@ -600,27 +599,6 @@ def test_a_version_is_not_missed_while_its_repository_is_to_come_back() -> None:
     changes, left = undo.plan(entries, "r1", facts({}))
     assert [type(change) for change in changes] == [WriteFile, Packages]
     assert left == ()
-
-
-def test_an_undo_that_can_put_nothing_back_is_refused() -> None:
-    host, missing = cases.host("gpu-1"), changed(packages={"a": ("1", "2")}, unavailable=("a",))
-    refused = undo.plan_host(host, [missing], "r1", there(a="2"))
-    assert (refused.status, refused.why) == ("refused", f"not undone: {NONE_HAS_IT}")
-
-
-@pytest.mark.parametrize(
-    "entry",
-    [
-        file("/etc/a", "1", "2"),
-        changed(packages={"b": (None, "1")}),
-        Entry("a", "r1", kind="service", unit=FABRIC, enabled="disabled"),
-    ],
-)
-def test_an_undo_that_is_run_again_has_put_back_what_it_could(entry: Entry) -> None:
-    missing = changed(packages={"a": ("1", "2")}, unavailable=("a",))
-    seen = replace(facts({"/etc/a": "1"}), packages=there(a="2").packages, units=unit_is("disabled").units)
-    outcome = undo.plan_host(cases.host("gpu-1"), [missing, entry], "r1", seen)
-    assert (outcome.status, outcome.left) == ("right", (irreversible("a", NONE_HAS_IT),))
 
 
 def test_packages_that_gpunode_brought_are_those_that_no_run_has_seen_before() -> None:
