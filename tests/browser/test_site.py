@@ -83,5 +83,5 @@ def test_words_are_found(tab: Tab, site: str) -> None:
     tab.locator(".md-search__button").click()
     search = tab.locator("input:focus")
     search.wait_for()
-    search.fill("cordon")
+    search.fill("work on the GPUs")
     expect(tab.get_by_text("Work on the GPUs").first).to_be_visible(timeout=60_000)
