@@ -103,8 +103,7 @@ def test_the_wheel_runs_in_an_environment_of_its_own(dist: Path, tmp_path: Path)
 def test_the_source_distribution_builds_the_same_wheel(dist: Path, tmp_path: Path) -> None:
     """It has all that a build needs, and the tests and documents too."""
     (source,) = dist.glob("*.tar.gz")
-    with tarfile.open(source) as archive:
-        archive.extractall(tmp_path, filter="data")  # as pip does, and Python from 3.14 on
+    run("tar", "-xf", str(source), cwd=tmp_path)  # `tarfile` takes no filter before Python 3.11.4
     (folder,) = tmp_path.iterdir()
     assert (folder / "docs/tutorial.md").exists()
     assert (folder / "tests/lab/README.md").exists()
@@ -115,8 +114,8 @@ def test_the_source_distribution_builds_the_same_wheel(dist: Path, tmp_path: Pat
 def test_what_a_developer_keeps_in_the_checkout_is_not_published(dist: Path, tmp_path: Path) -> None:
     """A kubeconfig or an inventory that git does not know; all that it knows is."""
     (source,) = dist.glob("*.tar.gz")
+    run("tar", "-xf", str(source), cwd=tmp_path)
     with tarfile.open(source) as archive:
-        archive.extractall(tmp_path, filter="data")
         inside = {member.name.partition("/")[2] for member in archive if not member.isdir()}
     assert {*run("git", "ls-files", cwd=ROOT).splitlines(), "PKG-INFO"} <= inside
     folder = tmp_path / source.name.removesuffix(".tar.gz")
