@@ -73,7 +73,7 @@ def test_a_demo_goes_with_what_a_mac_has(far: Path, monkeypatch: pytest.MonkeyPa
         words = [*GPUNODE, "provision", str(demo.inventory), "--yes"]
         done = subprocess.run(words, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stdout + done.stderr
-        assert done.stdout.count("H100 80GB HBM3  passed") == 2
+        assert done.stdout.count("verified  1 GPU, vectoradd passed on each") == 2
         for url in demo.metrics.values():
             assert url.startswith("http://127.0.0.1:")
             with urllib.request.urlopen(url, timeout=10) as answer:
