@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -78,7 +80,7 @@ def raw() -> dict[str, Any]:
 
 @pytest.fixture(autouse=True)
 def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(converge.time, "sleep", lambda _: None)
+    monkeypatch.setattr(converge, "time", Mock(wraps=time, sleep=lambda _: None))
 
 
 def planned(raw: dict[str, Any], *changes: Change) -> Outcome:

@@ -13,6 +13,7 @@ from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from socketserver import BaseRequestHandler, ThreadingTCPServer
+from unittest.mock import Mock
 
 import pytest
 
@@ -154,7 +155,7 @@ def test_a_refusal_says_what_is_needed(
     hint: str,
 ) -> None:
     """Each status has its message: which user may not do what where, and the fix."""
-    monkeypatch.setattr(api_module.time, "sleep", lambda _: None)
+    monkeypatch.setattr(api_module, "time", Mock(wraps=time, sleep=lambda _: None))
     for _ in range(3):  # 429 is tried again
         fake.fail("GET", "/nodes", plain(status, text) if reason is None else Fault(status, reason, text))
     with pytest.raises(HttpError) as caught:
@@ -168,7 +169,7 @@ def test_a_server_that_asks_to_come_again_is_asked_again(
     api: Api, fake: FakeApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """429 is the one answer that is tried again; the request was not carried out."""
-    monkeypatch.setattr(api_module.time, "sleep", lambda _: None)
+    monkeypatch.setattr(api_module, "time", Mock(wraps=time, sleep=lambda _: None))
     fake.fail("GET", "/nodes", Fault(429, "TooManyRequests", "later"))
     add_node(fake, "a")
     assert len(api.find("Node")[0]) == 1
@@ -179,7 +180,7 @@ def test_a_server_that_asks_to_come_again_at_any_time_is_asked_again_soon(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after: str
 ) -> None:
     waits: list[float] = []
-    monkeypatch.setattr(api_module.time, "sleep", waits.append)
+    monkeypatch.setattr(api_module, "time", Mock(wraps=time, sleep=waits.append))
     with (
         answering(f"HTTP/1.1 429 x\r\nRetry-After: {after}\r\nContent-Length: 0\r\n\r\n".encode()) as url,
         pytest.raises(HttpError, match="too many requests"),
