@@ -182,9 +182,9 @@ def stop(name: Name = None) -> None:
     from gpunode.sim import registry
 
     for kept in registry.choose(name):
-        for run in kept.runs:
+        if kept.runs:
             raise GpunodeError(
-                f"run {run} is under way in {kept.name}: without the demo it cannot finish and cannot be resumed",
+                f"run {kept.runs[0]} is under way in {kept.name}: without the demo it cannot finish and cannot be resumed",
                 hint="End the run first by Ctrl-C, or wait for its end.",
             )
     lines = [f"ended {folder}" for folder in registry.stop(name)]

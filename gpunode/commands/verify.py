@@ -184,9 +184,8 @@ def _with_containers(
             verdicts[item.host] = Verdict.unknown("container", f"not run: {item.why or 'no answer'}")
 
     def add(chain: Chain, verdict: Verdict | None) -> Chain:
-        if verdict is None or (
-            _lacks_right(chain) and verdict.status == "unknown"
-        ):  # the missing right says why
+        # The missing right says why.
+        if verdict is None or (_lacks_right(chain) and verdict.status == "unknown"):
             return chain
         return runtime.insert_container(chain, verdict)
 
