@@ -24,6 +24,7 @@ STAYS = (
     r"folder .*",  # a simulated host has few of them at first
     r"file /run/(cdi|gpunode)/.*",  # until the next boot
     r"file /proc/(uptime|\d+/.*)",  # of processes
+    r"file /sys/module/nvidia/refcnt",  # of the processes that use a GPU: a pod's opens it after it is said to run
     r"file /usr/lib/modules/.*/modules\.dep",
     r"file /var/log/pods/.*",
     r"file /var/lib/kubelet/device-plugins/.*",
