@@ -114,13 +114,36 @@ def test_a_cordoned_gpu_takes_no_pod_until_it_is_uncordoned(provisioned: object,
     wait("an allocatable GPU", lambda: allocatable() == "1", 90)
 
 
+def test_two_pods_use_one_gpu_at_a_time_by_shares_of_its_time(
+    provisioned: object, gpunode: Gpunode
+) -> None:
+    """Each computes while the other one has its context; the plugin then offers the whole GPU again."""
+    share = {"name": "nvidia.com/gpu", "replicas": 2}
+    (host.OUT / "plugin.json").write_text(
+        json.dumps({"version": "v1", "sharing": {"timeSlicing": {"resources": [share]}}})
+    )
+    text = (host.OUT / "inventory.yaml").read_text()
+    (host.OUT / "shared.yaml").write_text(text.replace("archive: ", "config: plugin.json, archive: "))
+    gpunode("provision", "shared.yaml", "--yes")
+    wait("two shares", lambda: allocatable() == "2", 90)
+    for name in ("first", "second"):
+        request("POST", PODS, shared_pod(name))
+    wait("both run at a time", lambda: phases() == {"first": "Running", "second": "Running"}, 60)
+    wait("both have computed", lambda: phases() == {"first": "Succeeded", "second": "Succeeded"}, 90)
+    gpunode("verify", "shared.yaml", json_lines=False)
+    for name in ("first", "second"):
+        request("DELETE", f"{PODS}/{name}?gracePeriodSeconds=0")
+    gpunode("provision", "inventory.yaml", "--yes")
+    wait("one GPU", lambda: allocatable() == "1", 90)
+
+
 def test_a_fault_reaches_the_nodes_condition_within_seconds(provisioned: object, gpunode: Gpunode) -> None:
     """A real Xid 31 that a pod provokes, made a fault of the GPU by NVIDIA's variable."""
     variable = {"name": "DP_ENABLE_HEALTHCHECKS", "value": "31"}
     container = {"name": "device-plugin", "env": [variable]}
     change = {"spec": {"template": {"spec": {"containers": [container]}}}}
-    request("PATCH", PLUGIN, change, "application/strategic-merge-patch+json")
-    wait("the plugin's new pod", plugin_is_new, 90)
+    patched = request("PATCH", PLUGIN, change, "application/strategic-merge-patch+json")
+    wait("the plugin's new pod", lambda: plugin_runs(patched["metadata"]["generation"]), 90)
     wait(
         "a ready GPU",
         lambda: condition(request("GET", NODE))["status"] == "True" and allocatable() == "1",
@@ -145,17 +168,51 @@ def test_forget_leaves_packages_and_files_as_they_were(
     assert allocatable() in {"0", "none"}  # a kubelet forgets a resource after five minutes
 
 
+def test_an_undo_leaves_packages_and_files_as_they_were(before: str, gpunode: Gpunode) -> None:
+    """Of a host that was forgotten: `provision`, killed by nobody, and `undo last`; then there is nothing left to undo."""
+    gpunode("provision", "inventory.yaml", "--yes")
+    gpunode("undo", "last", "inventory.yaml", "--yes", json_lines=False)
+    changed = set(host.listing().splitlines()) ^ set(before.splitlines())
+    assert [line for line in changed if not line.endswith(OF_THE_TOOLKIT)] == []
+    listed = gpunode("history")
+    assert "undone" in json.dumps(listed[0]), listed
+
+
 def condition(node: dict[str, Any]) -> dict[str, Any]:
     return next(
         (dict(c) for c in node["status"]["conditions"] if c["type"] == "GpuReady"), {"status": "none"}
     )
 
 
-def plugin_is_new() -> bool:
-    """Whether the DaemonSet's second form runs on the node."""
+def shared_pod(name: str) -> dict[str, Any]:
+    """It computes on its share for some seconds, in which both of two pods run."""
+    image = request("GET", PLUGIN)["spec"]["template"]["spec"]["containers"][0]["image"]
+    work = (
+        "import subprocess, sys, time; end = time.monotonic() + 20\n"
+        "while time.monotonic() < end:\n"
+        "    subprocess.run([sys.executable, '-m', 'gpunode.deviceplugin.vectoradd'], check=True)"
+    )
+    container = {
+        "name": "work",
+        "image": image,
+        "imagePullPolicy": "Never",
+        "command": ["python3", "-c", work],
+        "resources": {"limits": {"nvidia.com/gpu": "1"}},
+    }
+    spec = {"restartPolicy": "Never", "terminationGracePeriodSeconds": 0, "containers": [container]}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec}
+
+
+def phases() -> dict[str, str]:
+    """Of the pods that share the GPU."""
+    return {pod["metadata"]["name"]: pod["status"].get("phase", "") for pod in request("GET", PODS)["items"]}
+
+
+def plugin_runs(generation: int) -> bool:
+    """Whether the DaemonSet's form of that generation runs on the node."""
     status = request("GET", PLUGIN)["status"]
     return bool(
-        status["observedGeneration"] > 1
+        status["observedGeneration"] >= generation
         and status.get("updatedNumberScheduled") == status.get("numberReady") == 1
     )
 
