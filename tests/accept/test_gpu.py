@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
+import shutil
 import subprocess
 import sys
 import time
@@ -11,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from gpunode.accept import tools
 from gpunode.accept.stages import Bench
 from gpunode.contract import measurements
 from gpunode.deviceplugin import cuda
@@ -58,6 +61,21 @@ def test_a_whole_run(level, record_property):
             assert getattr(gpu.measured, name), f"{name}: {gpu.not_measured.get(name)}"
         assert gpu.measured.memory_errors == gpu.measured.compute_errors == 0
     assert took < {"quick": 30, "standard": 180}[level]
+
+
+@pytest.mark.parametrize("name", tools.PROGRAMS)
+def test_what_nvidias_own_program_prints_is_read(name, monkeypatch):
+    """On all GPUs that nvidia-smi lists, be it one alone, between which no bandwidth is."""
+    program = dataclasses.replace(tools.PROGRAMS[name], least=1)
+    if not shutil.which(program.command[0]):
+        pytest.skip(f"{program.command[0]} is not installed")
+    monkeypatch.setattr(tools, "PROGRAMS", {name: program})
+    query = ["nvidia-smi", "--query-gpu=uuid", "--format=csv,noheader"]
+    uuids = subprocess.run(query, capture_output=True, text=True, check=True).stdout.split()
+    done, reasons = tools.run(uuids, print)
+    print(done, reasons)
+    assert done[name].passed, reasons
+    assert done[name].figures
 
 
 def test_transfers(bench):

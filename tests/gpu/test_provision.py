@@ -114,9 +114,7 @@ def test_a_cordoned_gpu_takes_no_pod_until_it_is_uncordoned(provisioned: object,
     wait("an allocatable GPU", lambda: allocatable() == "1", 90)
 
 
-def test_two_pods_use_one_gpu_at_a_time_by_shares_of_its_time(
-    provisioned: object, gpunode: Gpunode
-) -> None:
+def test_two_pods_use_one_gpu_at_a_time_by_shares_of_its_time(provisioned: object, gpunode: Gpunode) -> None:
     """Each computes while the other one has its context; the plugin then offers the whole GPU again."""
     share = {"name": "nvidia.com/gpu", "replicas": 2}
     (host.OUT / "plugin.json").write_text(
