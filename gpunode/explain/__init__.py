@@ -33,6 +33,13 @@ NAMED = re.compile(r"\b(?P<kind>s?xid)s?(?: errors?| events?)?[\s:=#(-]{0,3}(?P<
 AGAIN = "Then restart the plugin's pod on that node: NVIDIA's plugin takes no unhealthy GPU back."
 TAKEN = re.compile(r"marking device as unhealthy|XidCriticalError.*unhealthy", re.I)  # by NVIDIA's plugin
 OF_A_GPU = re.compile(r"nvidia|nvrm|nvswitch|nvml|gpu|cuda|dcgm", re.IGNORECASE)
+OF_CUDA = re.compile(
+    r"nvidia|gpu|cuda|\bcu[A-Z]|\.cuh?\b|nccl|torch|thrust|cupy|numba|jax|xla|tensor|triton|ggml|llama|cudnn|cublas|ptx|onnx|kernel launch",
+    re.IGNORECASE,
+)
+BEFORE_A_TEXT = re.compile(
+    r"(?:[\W\d]|\b(?:\w*[Ee]rror|\w*Exception|in \w+_\w+|what|fatal|failed|[A-Z]{4,}|rank)\b)*"
+)  # no other program's name
 # NVLink 5: `149, NETIR_LINK_EVT  Fatal   XC1 i0 Link 04 (0x004505c6 0x00000000 ...)`: unit, intrinfo, error status.
 NVLINK5 = re.compile(r", (?P<unit>[A-Z0-9_]+)\b.*\(0x(?P<info>[0-9a-f]{8}) 0x(?P<status>[0-9a-f]{8})\b")
 CUDA = re.compile(
@@ -43,6 +50,11 @@ CUDA_NAME = re.compile(r"(?:CUDA_ERROR_|cudaError_?)(?P<name>[A-Za-z]\w*)")
 FAILED = re.compile(r"err|failure|returned|status", re.IGNORECASE)
 LONGEST = 4000  # characters of a line: patterns take the square of it at worst
 NEVER = r"(?!)"  # of a row for numbers alone
+FAILURE = (
+    r"(?:\b(?:err(?:or)?s?\d*\b|\w*(?:error|exception)\b|fatal|fail|unable|can ?not|can.t|could ?n.t|could not|denied|refused|forbidden"
+    r"|invalid|illegal|bad\b|time[ds]? ?out|abort|crash|panic|no such|missing|lost|mismatch|unexpected|unrecogni|unknown"
+    r"|unsupported|not\b|seg(?:mentation )?fault|reject|corrupt|stuck|hang|exited|killed|warn|\w+_ERR|NVMLError_|DCGM_ST_(?!OK))|ERR!|\*\*\*)"
+)
 OWN = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 PAGES = ("reference/codes", "json", "accept", "failures")  # with tables of codes
 ROW = re.compile(r"^\| ((?:`[^`|]+`(?:, )?)+) \| (.*) \|$", re.MULTILINE)
@@ -130,7 +142,7 @@ def _cuda(text: str) -> str:
     """The row of lines.yaml for the error of CUDA that the text names, by its text, its name or its number; else empty."""
     rows = [row for group in _table("cuda").values() for row in group]
     kind = ""
-    if match := _cuda_texts().search(text):
+    if (match := _cuda_texts().search(text)) and (match["common"] or _of_cuda(text, match)):
         words = (match["own"] or match["common"]).lower()
         kind = next(row[4] for row in rows if row[3].lower() == words)
     elif match := CUDA_NAME.search(text):
@@ -140,6 +152,11 @@ def _cuda(text: str) -> str:
         kind = next((row[4] for row in rows if row[0] == match["code"]), "")
     # NCCL's own calls are not the program's.
     return "" if kind == "launch-refused" and "NCCL" in text else kind
+
+
+def _of_cuda(text: str, match: re.Match[str]) -> bool:
+    """Whether a text of CUDA's own is CUDA's in this line: other programs have some of these, too."""
+    return bool(BEFORE_A_TEXT.fullmatch(text[: match.start()]) or OF_CUDA.search(text))
 
 
 def _plain(name: str) -> str:
@@ -157,7 +174,7 @@ def _cuda_texts() -> re.Pattern[str]:
     own, common = (
         "|".join(re.escape(row[3]) for row in rows if bool(row[5]) is shared) for shared in (False, True)
     )
-    failed = r"(?:cuda|\bcu[A-Z]\w{1,40}).{0,60}?(?:err(?:or)?|fail(?:ure|ed)?|returned|status)\w{0,12}(?:[\W\d]{0,12}|.{0,90}['\"])"
+    failed = r"(?:cuda|\bcu[A-Z]\w{1,40}).{0,60}?(?:err(?:or)?|fail(?:ure|ed)?|returned|status)\w{0,12}(?:[\W\d]{0,12}|.{0,90}['\"]| (?:at|in)\b.{0,80}: )"
     return re.compile(rf"\b(?P<own>{own})|(?:{failed}|cuda\W{{1,4}})(?P<common>{common})\b", re.IGNORECASE)
 
 
@@ -257,12 +274,18 @@ def _lines() -> Sequence[Mapping[str, Any]]:
     return [
         {
             **row,
-            "pattern": re.compile(row.get("match", NEVER), re.IGNORECASE),
+            "pattern": re.compile(_pattern(row), re.IGNORECASE),
             "xid": _numbers(row.get("xid", ())),
             "alternative": Alternative(*row["or"].values()) if "or" in row else None,
         }
         for row in cast("Sequence[Mapping[str, Any]]", table("gpunode.explain", "lines.yaml"))
     ]
+
+
+def _pattern(row: Mapping[str, Any]) -> str:
+    """With `failure`, the line has to report one, before or after what the row's pattern finds."""
+    match = row.get("match", NEVER)
+    return rf"^(?=.*{FAILURE}).*(?:{match})" if row.get("failure") else match
 
 
 def _numbers(value: int | Sequence[int]) -> Sequence[int]:
