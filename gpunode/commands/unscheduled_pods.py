@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from gpunode.cluster.api.kinds import Object
-from gpunode.contract.promises import Malformed, bound_demand, has_ended
+from gpunode.contract.promises import Malformed, bound_demand, has_ended, pod_name
 from gpunode.engine.reporter import Reporter
 from gpunode.model import Inventory
 from gpunode.wording import few
@@ -15,12 +15,8 @@ NAMED = 5
 
 def find(pods: Iterable[Object], resource: str, scheduler: str) -> list[str]:
     """namespace/name of unfinished pods that ask for the resource and name another scheduler."""
-    names = []
-    for pod in pods:
-        own = pod["spec"].get("schedulerName") or "default-scheduler"
-        if not has_ended(pod) and own != scheduler and _asks(pod, resource):
-            names.append(f"{pod['metadata'].get('namespace', 'default')}/{pod['metadata']['name']}")
-    return sorted(names)
+    past = (pod for pod in pods if (pod["spec"].get("schedulerName") or "default-scheduler") != scheduler)
+    return sorted(pod_name(pod) for pod in past if not has_ended(pod) and _asks(pod, resource))
 
 
 def note(inventory: Inventory, pods: Sequence[Object], reporter: Reporter) -> None:

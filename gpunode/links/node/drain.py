@@ -13,7 +13,7 @@ from gpunode.cluster.api import Api
 from gpunode.cluster.api.kinds import Object
 from gpunode.cluster.api.watch import AGAIN, OnProgress, changes
 from gpunode.cluster.pods import OVER
-from gpunode.contract.promises import parse_quantity
+from gpunode.contract.promises import parse_quantity, pod_name
 from gpunode.errors import ApiConnectionLost, HttpError
 from gpunode.links import node as nodes
 from gpunode.wording import few
@@ -143,7 +143,7 @@ def _work(pod: Object, whole: bool) -> Work:
     owners = {owner.get("kind") for owner in meta.get("ownerReferences") or []}
     on_gpus = [each.get("name", "") for each in containers(pod["spec"]) if +_limits(each)]
     return Work(
-        name=f"{meta.get('namespace', 'default')}/{meta['name']}",
+        name=pod_name(pod),
         uid=meta["uid"],
         asks=asks(pod),
         service="DaemonSet" in owners or MIRROR in (meta.get("annotations") or {}),

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 
 from gpunode.cluster.api.kinds import Object
+from gpunode.contract.promises import pod_name
 from gpunode.errors import Problem
 from gpunode.links.node import drain
 from gpunode.model import Facts, GpuContainer, Verdict
@@ -42,9 +43,9 @@ def judge_work(seen: Facts, pods: Sequence[Object]) -> Verdict | None:
     fixes = list(dict.fromkeys(_restart(each, by_uid) for each in lost))
     for pod in refused:
         why = explain_refusal(pod)
-        causes.append(f"{_name(pod)}: {why.what}")
+        causes.append(f"{pod_name(pod)}: {why.what}")
         fixes.append(why.fix)
-    causes += [f"{_name(pod)} has GPUs and asks for none: {why}" for pod, why in uninvited]
+    causes += [f"{pod_name(pod)} has GPUs and asks for none: {why}" for pod, why in uninvited]
     if uninvited:
         fixes.append(
             "Give such a pod a limit of GPUs, or take them from its image or environment; `isolation: true` does for new pods."
@@ -55,7 +56,7 @@ def judge_work(seen: Facts, pods: Sequence[Object]) -> Verdict | None:
         texts.append(f"{several(len(lost), 'container')} lost GPUs: {few(names, NAMED)}")
     if waiting:
         texts.append(
-            f"the kubelet refused {several(len(waiting), 'pod')}: {few([*map(_name, waiting)], NAMED)}"
+            f"the kubelet refused {several(len(waiting), 'pod')}: {few([*map(pod_name, waiting)], NAMED)}"
         )
     if texts:
         return Verdict.broken(
@@ -131,16 +132,12 @@ def _has_controller(pod: Object) -> bool:
     return any(owner.get("controller") for owner in pod["metadata"].get("ownerReferences") or [])
 
 
-def _name(pod: Object) -> str:
-    return "{}/{}".format(pod["metadata"].get("namespace", "default"), pod["metadata"]["name"])
-
-
 def _delete(pod: Object) -> str:
-    return "kubectl -n {} delete pod {}".format(*_name(pod).split("/"))
+    return "kubectl -n {} delete pod {}".format(*pod_name(pod).split("/"))
 
 
 def _replace(pod: Object) -> str:
-    namespace, name = _name(pod).split("/")
+    namespace, name = pod_name(pod).split("/")
     return f"kubectl -n {namespace} get pod {name} -o yaml | kubectl replace --force -f -"
 
 
