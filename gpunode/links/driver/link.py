@@ -23,7 +23,7 @@ UNMANAGED = "`driver: none` leaves the driver to you: install it or load its mod
 def repair(code: str = "gpu-lost") -> str:
     """How to bring a GPU back that is Unhealthy for this reason, in the words of `gpunode explain`. An Xid for which the plugin waits
     until a reset, and a code without an advice of its own, take one."""
-    meaning = explain(code.replace("xid-", "xid "))
+    meaning = explain(code)
     resets = code.startswith("xid-") and xids.verdict(int(code[4:])) is xids.Verdict.RESET
     if meaning is None or meaning.action == "see-message" or (resets and meaning.action != "reset-gpu"):
         meaning = explain("gpu-requires-reset")
