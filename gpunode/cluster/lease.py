@@ -75,8 +75,7 @@ def hold(api: Api, holder: str, notify: OnProgress) -> Iterator[Held]:
     finally:
         held.ended.set()
         thread.join()
-        if not held.lost:
-            _release(api, holder)
+        _release(api, holder)
 
 
 def holder(api: Api) -> str:

@@ -103,7 +103,7 @@ def _confirm(
     yes: bool,
 ) -> None:
     """Show the cluster's changes, and ask. Raises Declined."""
-    changes = [difference for difference in differences if difference.action not in ("same", "foreign")]
+    changes = [difference for difference in differences if difference.is_change]
     reporter.cluster(api.access.context, changes)
     if warning := apply.unguarded_note(api, manifests, changes):
         reporter.note(warning)

@@ -234,7 +234,7 @@ def show(
     outdated = _pods_to_replace(api, spec.namespace, members, order)
     would += [*outdated, *taints]
     would += [change for member in members if (change := _features(member, inventory.cluster.plugin_config))]
-    changes = [change for change in would if change.action not in ("same", "foreign")]
+    changes = [change for change in would if change.is_change]
     reporter.cluster(api.access.context, changes, diff=diff)
     _report_untried(would, reporter)
     if warning := apply.unguarded_note(api, spec.manifests, changes):

@@ -219,9 +219,8 @@ def _xid(code: int, gpu: str = "", rest: str = "") -> Explanation | None:
     elif (match := RECOVERY.search(rest)) and match["action"] in RECOVERIES:
         action, what = RECOVERIES[match["action"]], f"{what}: now “{match['action']}”"
     other = next((row["alternative"] for row in _lines() if code in row["xid"]), None)
-    more = hint or (
-        "" if other else _actions()["later"].get(later, "")
-    )  # the alternative is what to do if it comes back
+    # An alternative is what to do if it comes back.
+    more = hint or ("" if other else _actions()["later"].get(later, ""))
     meaning = _explanation(f"xid-{code}", what, fault, action, XID_SOURCE, gpu, more)
     return replace(meaning, alternative=other)
 

@@ -315,7 +315,8 @@ def test_an_xid_of_one_mig_device_leaves_its_neighbour_alone(play, plugin):
 
 
 def test_an_xid_of_a_gpu_instance_concerns_its_compute_instances_alone(play, plugin):
-    """Such an event names no compute instance; those of the other GPU instance go on."""
+    """Such an event names no compute instance; those of the other GPU instance go on. An event of an instance that the plugin does not
+    know may concern any."""
 
     async def scene(kubelet: FakeKubelet) -> None:
         gpu = h100("GPU-a", *(Mig(f"MIG-{gi}{ci}", instance=(gi, ci)) for gi, ci in ((1, 0), (1, 1), (2, 0))))
@@ -325,6 +326,8 @@ def test_an_xid_of_a_gpu_instance_concerns_its_compute_instances_alone(play, plu
             gpu.raise_xid(95, (1, 0xFFFFFFFF))
             here = {"MIG-10": "Unhealthy", "MIG-11": "Unhealthy", "MIG-20": "Healthy"}
             await kubelet.until(lambda: kubelet.devices(name) == here)
+            gpu.raise_xid(95, (7, 0))
+            await kubelet.until(lambda: kubelet.devices(name) == dict.fromkeys(here, "Unhealthy"))
 
     play(scene)
 

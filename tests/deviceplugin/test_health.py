@@ -384,8 +384,14 @@ def test_an_xid_that_an_application_causes_does_not_last(play, plugin):
     play(scene)
 
 
-def test_an_xid_outlives_the_plugins_process(play, plugin, sockets):
-    """From the first list of the next one on, until the GPU was reset; a kubelet that starts removes files, no folders."""
+@pytest.mark.parametrize(
+    ("ignored", "starts"),
+    [("", [(6000, "Unhealthy"), (10, "Unhealthy"), (20, "Healthy")]), ("48", [(6000, "Healthy")])],
+)
+def test_an_xid_outlives_the_plugins_process(play, plugin, sockets, ignored, starts):
+    """From the first list of the next one on, until the GPU was reset, or that one is told to ignore it; a kubelet that starts removes
+    files, no folders."""
+    policy = XidPolicy.read({"DP_DISABLE_HEALTHCHECKS": ignored})
 
     async def scene(kubelet: FakeKubelet) -> None:
         gpu = Gpu("GPU-a", energy=5000, **OLD)
@@ -395,10 +401,10 @@ def test_an_xid_outlives_the_plugins_process(play, plugin, sockets):
             await kubelet.until(lambda: kubelet.devices() == {"GPU-a": "Unhealthy"})
             while '"energy": 5000' not in (sockets / FILE).read_text():
                 await asyncio.sleep(0.01)
-        for energy, first in ((6000, "Unhealthy"), (10, "Unhealthy"), (20, "Healthy")):
+        for energy, first in starts:
             gpu.energy = energy
             del kubelet.plugins["nvidia.com/gpu"]
-            async with plugin(FakeNvml(gpu), recovery_seconds=2.0):  # the first list comes before
+            async with plugin(FakeNvml(gpu), policy, recovery_seconds=2.0):  # the first list comes before
                 await kubelet.until(kubelet.devices)
                 assert kubelet.plugins["nvidia.com/gpu"].lists[0] == {"GPU-a": first}
                 if energy < 5000:
@@ -408,7 +414,7 @@ def test_an_xid_outlives_the_plugins_process(play, plugin, sockets):
 
 
 def test_a_recorded_xid_ends_with_the_hosts_boot(tmp_path):
-    """And where the plugin is told to ignore that Xid; what the file holds else is no reason not to start."""
+    """What the file holds else is no reason not to start."""
     boot = tmp_path / "boot_id"
     boot.write_text("one\n")
     XidRecord(tmp_path, boot).set("GPU-a", Lasting(79))

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import queue
 import random
 from collections.abc import Iterator
 from typing import Any
+from unittest.mock import Mock
 
 import grpc
 import pytest
@@ -182,8 +184,6 @@ def test_a_pod_that_the_kubelet_knew_first_is_waited_for(scene: Any, monkeypatch
     api = Bound()
 
     async def act(kubelet: FakeKubelet, lister: Lister) -> None:
-        import asyncio
-
         asked = asyncio.create_task(chosen(kubelet, 3))
         await lister.until(lister.asked + 1)
         api.bind(pod("late", 3, on="n", **{INDEX: "1"}))
@@ -282,6 +282,32 @@ def test_a_container_on_another_gpu_is_published_with_an_event_until_it_is_noted
     assert "Container c0 of pod default/a has memory of GPU 1 " in event["message"]
 
 
+def test_containers_are_compared_at_once_when_pods_change_and_less_often_while_they_do_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A pod that is gone is a change, too."""
+    following = promised.Promised(Mock(), Mock(), Mock(), "n", GPU_MEM)
+    following._bound.kind.seen(pod("a", 2, on="n"))
+    seconds, compared = list[float](), list[int]()
+
+    async def pass_second(second: float) -> None:
+        seconds.append(second)
+        if len(seconds) == 60:
+            following._bound.kind.gone("uid-a")
+        if len(seconds) == 70:
+            raise EOFError
+
+    async def compare() -> bool:
+        compared.append(len(seconds))
+        return False
+
+    monkeypatch.setattr(promised.asyncio, "sleep", pass_second)
+    monkeypatch.setattr(following, "_all_in_place", compare)
+    with pytest.raises(EOFError):
+        asyncio.run(following._compare())
+    assert compared == [1, 2, 4, 8, 16, 32, 60, 61, 63, 67]
+
+
 def test_whatever_the_order_each_gpu_gives_what_was_promised_of_it() -> None:
     """1,000 by chance: kubelets take pods in any order, and pods end, which the API server may not say yet."""
     chance = random.Random(1000)
@@ -315,3 +341,4 @@ def test_whatever_the_order_each_gpu_gives_what_was_promised_of_it() -> None:
         for key in [key for key in held if chance.random() < 0.5]:
             del held[key]  # ended on the node; the API server still has it
         assert bound.wait_for_places(2, held, index, 0) == []
+        assert bound._find(2, held, index) is None  # that of a new pod is waited for

@@ -77,6 +77,7 @@ ALL = {host.name for host in HOSTS}
         (set(), None, 1, ["a1", "a2 a3 b1 b2"]),
         (ALL, None, 1, ["a1", "b1", "a2 b2", "a3"]),
         (ALL, "3", 2, ["a1 b1", "a2 b2 a3"]),
+        (set(), "40%", 1, ["a1", "a2 a3", "b1 b2"]),
         (set(), None, 9, ["a1 a2 a3 b1 b2"]),
     ],
 )

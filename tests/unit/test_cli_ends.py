@@ -8,7 +8,7 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -53,7 +53,7 @@ def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Command:
             status,
             status,
             plan=WAITS if status == "planned" else None,
-            problem=Problem("", error) if error else None,
+            problem=Problem("", error, fix="do this") if error else None,
         )
 
     monkeypatch.setattr(converge, "probe_and_plan", look)
@@ -452,6 +452,20 @@ def test_a_plan_of_another_folder_is_recorded_beside_its_inventory(
     assert (asked, os.environ["XDG_STATE_HOME"]) == ([], str(tmp_path / STATE))
 
 
+@pytest.mark.parametrize(
+    "words", [("provision", "other/inventory.yaml"), ("forget", "right", "-i", "other/inventory.yaml")]
+)
+def test_a_run_is_recorded_beside_its_inventory_however_that_is_named(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: Sequence[str]
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", "usual")
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / STATE).mkdir(mode=0o700)
+    (tmp_path / "other" / "inventory.yaml").write_text("groups: {all: {hosts: [right]}}\n")
+    command(*words, "--yes")
+    assert len([*(tmp_path / "other" / STATE).rglob("*.jsonl")]) == 1
+
+
 def test_what_changed_since_the_review_is_asked_for_and_refused_with_yes(
     command: Command,
     asked: list[str],
@@ -520,6 +534,7 @@ def test_the_ends_of_a_run_are_also_a_junit_file(command: Command, verb: str) ->
     for name in ("refused", "unreachable"):
         (failure,) = suites[name].findall("testcase/failure")
         assert (failure.attrib["type"], bool(failure.attrib["message"])) == (name, True)
+        assert "do this" in (failure.text or "")
 
 
 def test_hosts_of_a_declined_run_are_skipped_in_its_junit_file(command: Command) -> None:

@@ -140,6 +140,28 @@ def test_a_lost_connection_is_made_again_and_the_apply_followed_without_telling_
     assert agent.jobs[1]["run"] == agent.jobs[0]["run"]
 
 
+def test_the_patience_for_a_lost_connection_begins_again_with_each_message(
+    raw: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A link that fails now and then carries an hour's apply to its end. Its changes' own seconds are not counted twice."""
+    seconds = iter(range(0, 10_000, 25))
+    monkeypatch.setattr(converge.time, "monotonic", lambda: next(seconds))
+    story = [*done(0, 1, 2), {"type": "facts", "facts": raw}, {"type": "end", "ok": True}]
+    story[5] = {**story[5], "seconds": 3600.0}
+    agent = Agent(*((story[:number], False) for number in (1, 3, 5)), (story, True))
+    outcome, _ = apply(agent, planned(raw, *FILES))
+    assert (outcome.applied, outcome.spent) == (FILES, {"files": 3600.2})
+
+
+def test_a_host_that_does_not_come_back_from_its_reboot_is_given_up_after_minutes(
+    raw: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(converge.time, "monotonic", iter(range(0, 10_000, 300)).__next__)
+    agent = Agent(([*done(0), {"type": "end", "ok": True}], True), *[Unreachable(HOST.name, "no route")] * 9)
+    with pytest.raises(Unreachable, match="did not come back within 15 minutes"):
+        apply(agent, planned(raw, Reboot("because")))
+
+
 CONFIRM = {"type": "confirm", "n": 1, "unit": "docker.service", "seconds": 120}
 
 

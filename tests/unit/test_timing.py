@@ -7,8 +7,10 @@ from typing import get_args
 
 from rich.console import Console
 
+from gpunode.engine import batch
+from gpunode.engine.member import Member
 from gpunode.engine.phases import WORK, Laps, Spent
-from gpunode.model import Change
+from gpunode.model import Change, Host, Outcome, Ssh
 from gpunode.report.runs import slowest
 from gpunode.report.terminal import Line
 
@@ -22,6 +24,12 @@ def test_seconds_are_summed_by_phase_and_those_that_took_none_are_left_out() -> 
     spent = Spent(laps.seconds, {"reboots": 70.4, "waits": 0.0})
     assert spent == {"packages": 121.0, "reboots": 70.4, "pods": 0.2}
     assert str(spent) == "packages 121 s, reboots 70 s"
+
+
+def test_a_host_waits_while_others_of_its_batch_are_changed() -> None:
+    outcome = Outcome("a", "changed", spent=Spent({"files": 30.0}))
+    spent = batch._sum_up(Member(Host("a", Ssh("a")), outcome), {"pods": 5.0}, 100.0)
+    assert spent == {"files": 30.0, "pods": 5.0, "waits": 70.0}
 
 
 def test_every_change_has_a_phase() -> None:

@@ -48,6 +48,11 @@ class Difference:
         """Its title, as text."""
         return str(self.title)
 
+    @property
+    def is_change(self) -> bool:
+        """False where the object stays as it is."""
+        return self.action not in ("same", "foreign")
+
 
 def creation(manifest: Object, untried: str = "") -> Difference:
     """An object that does not exist yet."""

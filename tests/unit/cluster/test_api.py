@@ -362,6 +362,7 @@ def test_a_broken_watch_is_started_again(
     assert any("late" in found for found in seen)
     timer.join()
     assert told
+    assert sum("watch" not in query for _, path, query in fake.requests if path.endswith("/nodes")) > 1
     seen.close()  # type: ignore[attr-defined]
 
 

@@ -132,8 +132,8 @@ def test_a_runtime_class_of_others_serves_if_it_leads_to_the_same_handler(
 ) -> None:
     """A GPU operator's RuntimeClass is used and left alone, when removing too; one with another handler is refused."""
     fake.put(foreign("RuntimeClass", "nvidia", handler="nvidia"))
-    actions = {change.what: change.action for change in apply.apply(api, ALL)}
-    assert actions["RuntimeClass nvidia"] == "foreign"
+    done = {change.what: change for change in apply.apply(api, ALL)}
+    assert (done["RuntimeClass nvidia"].action, done["RuntimeClass nvidia"].is_change) == ("foreign", False)
     apply.remove(api, ALL, seconds=60, notify=told.append)
     assert has(fake, "RuntimeClass", "nvidia")
     assert "RuntimeClass nvidia stays: it is not gpunode's" in told

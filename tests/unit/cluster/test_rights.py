@@ -169,6 +169,8 @@ def test_rights_to_deploy_are_those_to_the_objects_and_those_that_their_roles_gr
     assert {Right("create", "events", "default"), Right("patch", "events", "default")} <= {*needed}
     assert Right("list", "daemonsets.apps", "gpunode") in rights.of_run("gpunode", proves=False)
     assert rights.of_owners()[0] in nodes.rights_to_deploy(SERVED, INVENTORY)
+    older: Any = SimpleNamespace(served=SimpleNamespace(has=lambda kind: kind != "ResourceSlice", fit=dict))
+    assert rights.of_owners()[0] not in nodes.rights_to_deploy(older, INVENTORY)
     cluster_roles = "clusterroles.rbac.authorization.k8s.io"  # that an earlier configuration may have left
     assert [right.verb for right in needed if right.resource == cluster_roles] == ["get"]
 

@@ -87,6 +87,20 @@ def test_a_taint_that_another_run_took_over_stays(api: Api, fake: FakeApi) -> No
     assert of(fake) == [own(RUN)]
 
 
+@pytest.mark.parametrize(("before", "after"), [([], []), ([own(EARLIER)], [own(RUN)])])
+def test_a_node_that_is_not_changed_keeps_the_taint_of_an_earlier_run_alone(
+    api: Api, fake: FakeApi, before: list[object], after: list[object]
+) -> None:
+    """No pod has proven its GPUs since."""
+    add_node(fake, "a")
+    fake.update("Node", "a", spec={"taints": before})
+    member = Member(Host("a", Ssh("a")), node=nodes.parse(fake.all("Node")[0]))
+    taint.hold(api, "a", RUN)
+    why = Problem("busy", "its work goes on")
+    assert work.lift_cordon(api, member, why, lambda _: None) == why
+    assert of(fake) == after
+
+
 IMAGE = LoadImage("plugin:2", "sha256:2", "plugin.tar", "containerd", "it is not there")
 KUBELET = Service("kubelet.service", "its arguments change", restart=True)
 CONTAINERD = Service("containerd.service", "its configuration changes", restart=True)

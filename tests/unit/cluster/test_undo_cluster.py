@@ -423,6 +423,21 @@ def test_a_resumed_undo_has_the_objects_if_its_run_has_undone_the_other_hosts(
         undo = rollout.begin_record(session, (), known, rest=options.rest, undone=options.undone)
 
 
+@pytest.mark.parametrize(("noted", "left"), [(False, ["its state before is not in the record"]), (True, [])])
+def test_an_undo_names_labels_whose_state_before_no_record_has(
+    runs: Runs, noted: bool, left: list[str]
+) -> None:
+    """As of an older gpunode, which recorded no marks. Where there are some, a node without any was left as it is."""
+    made = runs.begin()
+    made.cluster([difference.labelling("a", {"tier": (None, "b")})], {"a": "a"})
+    made.host("a", "proven")
+    if noted:
+        made.marks("b", "us", {}, {"tier": "b"})
+    session = mock.Mock(inventory=Inventory("", (BEFORE,), Cluster()), hosts=(BEFORE,))
+    undo_cluster.show_plan(session, None, (), (), history.read(made.path), ())
+    assert [row[3] for row in session.reporter.rows.call_args.args[2]] == left
+
+
 @pytest.mark.parametrize(("why", "refused"), [("", False), ("", True), ("it was paused", False)])
 def test_objects_that_an_undo_could_not_restore_make_it_fail(
     runs: Runs, fake: FakeApi, why: str, refused: bool
