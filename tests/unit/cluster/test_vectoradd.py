@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
+import signal
+import subprocess
+import sys
 from collections.abc import Iterator, Mapping
 from copy import deepcopy
 from dataclasses import replace
@@ -61,7 +65,7 @@ def test_pods_name_the_scheduler_of_their_resource() -> None:
 
 @pytest.mark.parametrize(("args", "program"), [(("-m", "x"), "python3"), ((), "sleep")])
 def test_a_pods_gpu_is_held_by_a_program_that_its_image_has(args: tuple[str, ...], program: str) -> None:
-    """The plugin's has Python, and NVIDIA's sample none."""
+    """The plugin's has Python, and NVIDIA's sample none. Python ends on SIGTERM where it runs as the first process, too."""
     node = nodes.parse({"metadata": {"name": "a", "uid": "1"}, "status": {}})
     made = make_pod(
         "vectoradd.yaml.j2",
@@ -74,7 +78,23 @@ def test_a_pods_gpu_is_held_by_a_program_that_its_image_has(args: tuple[str, ...
         seconds=20,
         args=args,
     )
-    assert [box["command"][0] for box in made["spec"]["containers"] if box["name"] == "hold"] == [program]
+    [command] = [box["command"] for box in made["spec"]["containers"] if box["name"] == "hold"]
+    assert command[0] == program
+    if program == "python3":
+        with deferred(signal.SIGTERM):
+            process = subprocess.Popen([sys.executable, *command[1:]])
+        process.terminate()
+        assert process.wait(20) == 0
+
+
+@contextlib.contextmanager
+def deferred(number: signal.Signals) -> Iterator[None]:
+    """A process that starts meanwhile ends by the signal only if it waits for it, as the first process of a container does."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [number])
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def test_every_gpu_of_every_node_is_covered_once(
