@@ -34,7 +34,7 @@ AGAIN = "Then restart the plugin's pod on that node: NVIDIA's plugin takes no un
 TAKEN = re.compile(r"marking device as unhealthy|XidCriticalError.*unhealthy", re.I)  # by NVIDIA's plugin
 OF_A_GPU = re.compile(r"nvidia|nvrm|nvswitch|nvml|gpu|cuda|dcgm", re.IGNORECASE)
 OF_CUDA = re.compile(
-    r"nvidia|gpu|cuda|\bcu[A-Z]|\.cuh?\b|nccl|torch|thrust|cupy|numba|jax|xla|tensor|triton|ggml|llama|cudnn|cublas|ptx|onnx|kernel launch",
+    r"nvidia|gpu|cuda|\bcu[A-Z]|\.cuh?\b|nccl|torch|thrust|cupy|numba|jax|xla|tensor|triton|ggml|llama|cudnn|cublas|ptx|onnx|device vector|cutlass",
     re.IGNORECASE,
 )
 BEFORE_A_TEXT = re.compile(
@@ -53,7 +53,7 @@ NEVER = r"(?!)"  # of a row for numbers alone
 FAILURE = (
     r"(?:\b(?:err(?:or)?s?\d*\b|\w*(?:error|exception)\b|fatal|fail|unable|can ?not|can.t|could ?n.t|could not|denied|refused|forbidden"
     r"|invalid|illegal|bad\b|time[ds]? ?out|abort|crash|panic|no such|missing|lost|mismatch|unexpected|unrecogni|unknown"
-    r"|unsupported|not\b|seg(?:mentation )?fault|reject|corrupt|stuck|hang|exited|killed|warn|\w+_ERR|NVMLError_|DCGM_ST_(?!OK))|ERR!|\*\*\*)"
+    r"|unsupported|not\b|seg(?:mentation )?fault|reject|corrupt|stuck|hang|exited|killed|non-existent|unhandled|warn|\w+_ERR|NVMLError_|DCGM_ST_(?!OK))|ERR!|\*\*\*)"
 )
 OWN = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 PAGES = ("reference/codes", "json", "accept", "failures")  # with tables of codes
@@ -171,11 +171,11 @@ def _cuda_texts() -> re.Pattern[str]:
         key=lambda row: len(row[3]),
         reverse=True,
     )
-    own, common = (
-        "|".join(re.escape(row[3]) for row in rows if bool(row[5]) is shared) for shared in (False, True)
+    own, every = (
+        "|".join(re.escape(row[3]) for row in kind) for kind in ([r for r in rows if not r[5]], rows)
     )
     failed = r"(?:cuda|\bcu[A-Z]\w{1,40}).{0,60}?(?:err(?:or)?|fail(?:ure|ed)?|returned|status)\w{0,12}(?:[\W\d]{0,12}|.{0,90}['\"]| (?:at|in)\b.{0,80}: )"
-    return re.compile(rf"\b(?P<own>{own})|(?:{failed}|cuda\W{{1,4}})(?P<common>{common})\b", re.IGNORECASE)
+    return re.compile(rf"\b(?P<own>{own})|(?:{failed}|cuda\W{{1,4}})(?P<common>{every})\b", re.IGNORECASE)
 
 
 @cache
