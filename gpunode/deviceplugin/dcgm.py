@@ -28,6 +28,7 @@ HELP = {
     "DCGM_FI_DEV_MEM_COPY_UTIL": ("gauge", "Memory utilization (in %)."),
     "DCGM_FI_DEV_FB_FREE": ("gauge", "Framebuffer memory free (in MiB)."),
     "DCGM_FI_DEV_FB_USED": ("gauge", "Framebuffer memory used (in MiB)."),
+    "DCGM_FI_DEV_FB_RESERVED": ("gauge", "Framebuffer memory reserved (in MiB)."),
     "DCGM_FI_DEV_ECC_SBE_VOL_TOTAL": ("counter", "Total number of single-bit volatile ECC errors."),
     "DCGM_FI_DEV_ECC_DBE_VOL_TOTAL": ("counter", "Total number of double-bit volatile ECC errors."),
     "DCGM_FI_DEV_CORRECTABLE_REMAPPED_ROWS": ("counter", "Number of remapped rows for correctable errors"),
@@ -41,6 +42,11 @@ HELP = {
     "gpunode_device_plugin_nvlink_received_bytes_total": ("counter", "Data received over all NVLinks"),
 }
 Read = Callable[[Any, Any], Iterable[float]]  # NVML and a handle -> values
+
+
+def _memory(nvml: Any, gpu: Any, *parts: str) -> list[float]:
+    memory = nvml.nvmlDeviceGetMemoryInfo(gpu)
+    return [getattr(memory, part) // MIB for part in parts]
 
 
 def _ecc(nvml: Any, gpu: Any) -> list[float]:
@@ -58,7 +64,7 @@ def _nvlink(nvml: Any, gpu: Any) -> list[float]:
     return [value.value.ullVal * 1024 for value in values]  # of KiB
 
 
-# The names that a call of NVML is for, without their beginning, and the call. NVML's free memory is without what the driver reserves.
+# The names that a call of NVML is for, without their beginning, and the call.
 READS: tuple[tuple[tuple[str, ...], Read], ...] = (
     (("SM_CLOCK",), lambda nvml, gpu: [nvml.nvmlDeviceGetClockInfo(gpu, nvml.NVML_CLOCK_SM)]),
     (("MEM_CLOCK",), lambda nvml, gpu: [nvml.nvmlDeviceGetClockInfo(gpu, nvml.NVML_CLOCK_MEM)]),
@@ -69,10 +75,11 @@ READS: tuple[tuple[tuple[str, ...], Read], ...] = (
         ("GPU_UTIL", "MEM_COPY_UTIL"),
         lambda nvml, gpu: [(rates := nvml.nvmlDeviceGetUtilizationRates(gpu)).gpu, rates.memory],
     ),
+    (("FB_FREE", "FB_USED"), lambda nvml, gpu: _memory(nvml, gpu, "free", "used")),
     (
-        ("FB_FREE", "FB_USED"),
-        lambda nvml, gpu: [(memory := nvml.nvmlDeviceGetMemoryInfo(gpu)).free // MIB, memory.used // MIB],
-    ),
+        ("FB_RESERVED",),
+        lambda nvml, gpu: _memory(nvml, gpu, "reserved"),
+    ),  # before driver 510 it is part of the used
     (("ECC_SBE_VOL_TOTAL", "ECC_DBE_VOL_TOTAL"), _ecc),
     (
         ("CORRECTABLE_REMAPPED_ROWS", "UNCORRECTABLE_REMAPPED_ROWS", "", "ROW_REMAP_FAILURE"),

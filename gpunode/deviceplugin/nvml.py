@@ -39,6 +39,14 @@ PciInfo = _structure(
     busId=c_char * 32,
 )
 Memory = _structure("nvmlMemory_t", total=c_ulonglong, free=c_ulonglong, used=c_ulonglong)  # bytes
+MemoryV = _structure(
+    "nvmlMemory_v2_t",
+    version=c_uint,
+    total=c_ulonglong,
+    reserved=c_ulonglong,
+    free=c_ulonglong,
+    used=c_ulonglong,
+)
 Utilization = _structure("nvmlUtilization_t", gpu=c_uint, memory=c_uint)  # percent
 ProcessInfo = _structure(  # of the calls _v2 and _v3
     "nvmlProcessInfo_t", pid=c_uint, usedGpuMemory=c_ulonglong, gpuInstanceId=c_uint, computeInstanceId=c_uint
@@ -113,7 +121,6 @@ CALLS: dict[str, tuple[tuple[Any, ...], tuple[Any, ...]]] = {
         "nvmlDeviceGetUUID": (Text,),
         "nvmlDeviceGetName": (Text,),
         "nvmlDeviceGetMinorNumber": (c_uint,),
-        "nvmlDeviceGetMemoryInfo": (Memory,),
         "nvmlDeviceGetCudaComputeCapability": (c_int, c_int),
         "nvmlDeviceGetUtilizationRates": (Utilization,),
         "nvmlDeviceGetTotalEnergyConsumption": (c_ulonglong,),
@@ -259,6 +266,19 @@ class Nvml:
         processes = (ProcessInfo * count.value)()
         self._check(function(c_void_p(handle), byref(count), processes))
         return list(processes[: count.value])
+
+    def nvmlDeviceGetMemoryInfo(self, handle: Any) -> Any:
+        """As nvidia-smi shows it: since driver 510 `used` is without what the driver reserves. An older one counts that as used, and
+        has no `reserved`."""
+        memory = MemoryV(version=ctypes.sizeof(MemoryV) | 2 << 24)
+        try:
+            self._call("nvmlDeviceGetMemoryInfo_v2", c_void_p(handle), byref(memory))
+        except NVMLError as error:
+            if error.value != self.NVML_ERROR_FUNCTION_NOT_FOUND:
+                raise
+            memory = Memory()
+            self._call("nvmlDeviceGetMemoryInfo", c_void_p(handle), byref(memory))
+        return memory
 
     def nvmlDeviceGetMemoryLimits_v1(self, handle: Any, limits: Any) -> None:
         self._call("nvmlDeviceGetMemoryLimits_v1", c_void_p(handle), byref(limits))

@@ -149,7 +149,7 @@ class FakeNvml:
     def nvmlDeviceGetMemoryInfo(self, handle: Gpu) -> Any:
         if self._ask(handle).memory is None:
             raise NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
-        return SimpleNamespace(total=handle.memory, used=4 * GIB, free=handle.memory - 4 * GIB)
+        return SimpleNamespace(total=handle.memory, used=4 * GIB, free=handle.memory - 5 * GIB, reserved=GIB)
 
     def nvmlDeviceGetCudaComputeCapability(self, handle: Gpu) -> tuple[int, int]:
         if handle.capability is None:

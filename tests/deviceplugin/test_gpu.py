@@ -256,7 +256,8 @@ def test_figures_under_dcgms_names_are_those_that_nvidia_smi_shows(real, uuid):
 
     fields = {
         "clocks.sm": ("SM_CLOCK", 2500), "clocks.mem": ("MEM_CLOCK", 5000), "temperature.gpu": ("GPU_TEMP", 10),
-        "power.draw": ("POWER_USAGE", 200), "memory.used": ("FB_USED", 1024), "memory.free": ("FB_FREE", 1024),
+        "power.draw": ("POWER_USAGE", 200), "memory.used": ("FB_USED", 16), "memory.free": ("FB_FREE", 16),
+        "memory.reserved": ("FB_RESERVED", 16),
         "ecc.errors.uncorrected.volatile.total": ("ECC_DBE_VOL_TOTAL", 0), "utilization.gpu": ("GPU_UTIL", 100),
     }  # fmt: skip
     command = ["nvidia-smi", "-i", uuid, f"--query-gpu={','.join(fields)}", "--format=csv,noheader,nounits"]
