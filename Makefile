@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help demo try test check types contracts format unit programs sim storm gpu lab lab-test lab-matrix lab-down proto lock reference picture docs dist clean
+.PHONY: help demo try test check types contracts format unit programs sim storm gpu lab lab-test on-lab off-lab lab-matrix lab-down proto lock reference picture docs dist clean
 
 # Tests start hundreds of Pythons: each would compile every module anew.
 unexport PYTHONDONTWRITEBYTECODE
@@ -69,7 +69,14 @@ gpu: $(VENV)/.ready ## Everything that needs a real GPU, on this machine's, in s
 # The number of labs for parallel tests; fewer if the machine has no room for them.
 lab-test lab-matrix: LABS := 3
 lab-test: lab ## Tests on the real cluster of `make lab`, with OpenSSH's own server, and on a real GPU where there is one
-	$(BIN)/pytest --workers $$($(BIN)/python -m tests.lab count) -m "(lab or gpu or browser or openssh or storm) and not matrix" --timeout 900
+	@$(MAKE) --no-print-directory -j on-lab off-lab
+
+on-lab: $(VENV)/.ready
+	$(BIN)/pytest --workers $$($(BIN)/python -m tests.lab count) -m "lab and not matrix" --timeout 900
+
+# It computes while tests on labs wait.
+off-lab: $(VENV)/.ready
+	$(BIN)/pytest --workers 1 -m "(gpu or browser or openssh or storm) and not lab and not matrix" --timeout 900
 
 # Of a commit that is checked out as it is. ROWS="dnf .run": only those rows whose name has one of these words. By the
 # environment: names of rows have apostrophes.
