@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -10,20 +11,21 @@ from typing import Any
 import pytest
 
 from .api import Lab
-from .conftest import Ran
+from .conftest import GPUNODE, Ran
 from .pods import NAMESPACE, Pods, pods
 from .progress import wait
 
 pytestmark = pytest.mark.lab
 KEPT = "lab.gpunode.dev/kept"  # a finalizer: what became of the pod can be read after its eviction
-SECONDS = 60
-# A job that finishes its work when it is asked to end, as its grace period allows.
-JOB = f"""
-import signal, subprocess, sys, time
+# A job that finishes its work when it is asked to end, as its grace period allows: at a signal of the test.
+JOB = """
+import signal, subprocess, sys
+signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
 subprocess.run([sys.executable, "-m", "gpunode.deviceplugin.vectoradd"], check=True)
-time.sleep({SECONDS})
+signal.sigwait({signal.SIGUSR1})
 """
+FINISH = ("pkill", "-USR1", "-f", "signal.sigwait")
 
 
 @pytest.fixture
@@ -57,7 +59,7 @@ def _create(maker: Pods, node: str) -> str:
             "metadata": {"name": f"job-{node}", "finalizers": [KEPT]},
             "spec": {
                 "restartPolicy": "Never",
-                "terminationGracePeriodSeconds": 2 * SECONDS,
+                "terminationGracePeriodSeconds": 120,
                 "automountServiceAccountToken": False,
                 "nodeSelector": {"kubernetes.io/hostname": node},
                 "containers": [container],
@@ -87,12 +89,17 @@ def test_a_driver_upgrade_ends_no_job(
     after = inventory(
         lambda text: _with(text, legacy="driver: 580, work: drain", modern="driver: 595, work: wait")
     )
-    ran = gpunode("provision", "--yes", "--json", inventory=after, timeout=800)
+    words, told = [GPUNODE, "provision", "--yes", "--json", after], []
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as process:
+        for line in process.stdout or ():
+            told.append(line)
+            for node, name in names.items():
+                if f'"waiting for default/{name}: ' in line:
+                    lab.node(node).exec(FINISH, check=False)  # said again and again
+    ran = Ran(process.returncode, "".join(told), "")
 
     assert ran.code == 0, ran
-    told = [line["message"] for line in ran.of("stage")]
     for node, name in names.items():
-        assert any(text.startswith(f"waiting for default/{name}: ") for text in told), ran
         assert ended(lab.request("GET", f"{NAMESPACE}/pods/{name}")) == (0, 0)
         assert not lab.request("GET", f"/api/v1/nodes/{node}")["spec"].get("unschedulable")
         assert (
