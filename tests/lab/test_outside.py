@@ -83,9 +83,8 @@ def comes_back(lab: Lab, node: Node, unit: str, path: str, before: str, change: 
         wait(f"{node.name} to be cut off", lambda: not reached(node) and not api_reached(lab, node), 60)
         assert node.exec(["systemctl", "is-active", unit]).stdout == "active\n"
         assert node.read(path) == change
-        wait(f"{node.name} to come back", lambda: reached(node), SECONDS + 60)
+        wait(f"{node.name} to come back", lambda: reached(node) and api_reached(lab, node), SECONDS + 60)
     assert node.read(path) == before
-    assert api_reached(lab, node)
     node.wait_ready()
     node.exec(
         ["sh", "-c", "! ls /etc/systemd/system/gpunode-restore.service /var/lib/gpunode/runs/*/guard.json"]

@@ -140,7 +140,8 @@ def test_the_condition_follows_a_fault(
         with faults.xids(lab.node("modern"), 0, 95):  # not only with the next refresh, after 300 s
             wait("the fault", lambda: gpu_ready(lab) == ("False", "xid-95"), 60)
         wait("the end of it", lambda: gpu_ready(lab) == ("True", "ready"), 120)
-        assert gpunode("verify", "--json", "--no-run", inventory=on).code == 0
+        # The kubelet tells of the GPU later than the plugin's condition does.
+        wait("verify", lambda: gpunode("verify", "--json", "--no-run", inventory=on).code == 0)
     finally:
         off = gpunode("plugin deploy", "--yes", "--json")
         quiet.unlink()

@@ -133,17 +133,17 @@ def test_the_broken_link_comes_first_for_pods_that_got_no_gpu() -> None:
         api = client(demo)
         faults.inflict("runtime", [demo.states["h100-1"]])
         job(api, "blind", "h100-1", 600)
-        until(lambda: api.ask("GET", f"{JOBS}/blind")[1]["status"].get("phase") == "Running", 20)
+        until(lambda: api.ask("GET", f"{JOBS}/blind")[1]["status"].get("phase") == "Running")
         running = run(demo.folder, "why", "pod", "blind", "inventory.yaml", "--json")
         api.ask("DELETE", f"{JOBS}/blind")
         until(lambda: api.ask("GET", f"{JOBS}/blind")[0] == 404)
         job(api, "free", "h100-1", 600, privileged=True)  # has the host's devices, whatever the runtime does
-        until(lambda: api.ask("GET", f"{JOBS}/free")[1]["status"].get("phase") == "Running", 20)
+        until(lambda: api.ask("GET", f"{JOBS}/free")[1]["status"].get("phase") == "Running")
         assert run(demo.folder, "why", "pod", "free", "inventory.yaml", "--json").returncode == 0
         api.ask("DELETE", f"{JOBS}/free")
         until(lambda: api.ask("GET", f"{JOBS}/free")[0] == 404)
         job(api, "vec", "h100-1", command=["python3", "-m", "gpunode.deviceplugin.vectoradd"])
-        until(lambda: "CrashLoopBackOff" in str(api.ask("GET", f"{JOBS}/vec")[1]["status"]), 20)
+        until(lambda: "CrashLoopBackOff" in str(api.ask("GET", f"{JOBS}/vec")[1]["status"]))
         crashing = run(demo.folder, "why", "pod", "vec", "inventory.yaml", "--json")
     assert codes(running) == ["runtime"]
     (reason,) = of_kind(running, "reason")
