@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -96,7 +97,8 @@ def fit(wanted: Sequence[str], known: Sequence[str]) -> bool:
     shapes = FOUR if max(map(_slices, known)) == 4 else SEVEN
     least = min(map(_memory, known))
 
-    def place(rest: Sequence[str], taken: frozenset[int]) -> bool:
+    @functools.cache  # else seven equal instances are tried in each of their 5,040 orders
+    def place(rest: tuple[str, ...], taken: frozenset[int]) -> bool:
         if not rest:
             return True
         slices = _slices(rest[0])
