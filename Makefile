@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help demo try test check types contracts format unit programs sim storm gpu lab lab-test on-lab off-lab lab-matrix lab-down proto lock reference picture docs dist clean
+.PHONY: help demo try test check types contracts format quick unit programs sim storm gpu lab lab-test on-lab off-lab lab-matrix lab-down proto lock reference picture docs dist clean
 
 # Tests start hundreds of Pythons: each would compile every module anew.
 unexport PYTHONDONTWRITEBYTECODE
@@ -35,7 +35,7 @@ QUICK := -m "not lab and not gpu and not browser and not openssh and not release
 check: $(VENV)/.ready ## Before each commit: format, lint, types, import contracts, unit tests
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
-	@$(MAKE) --no-print-directory -j types contracts unit programs
+	@$(MAKE) --no-print-directory -j types contracts quick
 
 types: $(VENV)/.ready
 	# The demo also runs on macOS.
@@ -44,8 +44,8 @@ types: $(VENV)/.ready
 contracts: $(VENV)/.ready
 	$(BIN)/lint-imports --no-logo
 
-# Two runs at once collect their tests at the same time.
-unit programs: PROCESSES := 3
+quick: $(VENV)/.ready
+	$(PYTEST) $(QUICK) $(addprefix --ignore tests/,sim lab browser gpu)
 
 unit: $(VENV)/.ready ## Unit tests only
 	$(PYTEST) $(QUICK) tests/unit

@@ -54,15 +54,17 @@ def pytest_collection() -> None:
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    gc.freeze()
-    gc.enable()
     if session.config.option.workers:
         # Of what each worker would load itself.
         rooms = {item.path.relative_to(TESTS).parts[0] for item in session.items}
         if "agent" in rooms:
             forks.agents()
         if rooms & {"unit", "sim"}:
+            import kubernetes.client  # noqa: F401
+
             forks.gpunode()
+    gc.freeze()
+    gc.enable()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
