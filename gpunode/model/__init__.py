@@ -9,7 +9,6 @@ from gpunode.errors import Layer
 from gpunode.model.change import (
     Change,
     Checker,
-    Entry,
     Expected,
     Flavour,
     ForgetHost,
@@ -19,7 +18,6 @@ from gpunode.model.change import (
     Layout,
     LoadImage,
     MigLayout,
-    PackageChange,
     Packages,
     PackageSpec,
     Reboot,
@@ -31,6 +29,7 @@ from gpunode.model.change import (
     UninstallDriver,
     WriteFile,
 )
+from gpunode.model.disturbance import Disturbance, Disturbed
 from gpunode.model.facts import (
     Containerd,
     Docker,
@@ -69,9 +68,8 @@ from gpunode.model.host import (
     Share,
     Ssh,
 )
+from gpunode.model.journal import Entry, PackageChange
 from gpunode.model.outcome import (
-    Disturbance,
-    Disturbed,
     Event,
     Fault,
     Left,
