@@ -28,7 +28,7 @@ from gpunode.inventory.starter import ranges
 from gpunode.links.capacity import link as capacity
 from gpunode.links.driver.link import repair
 from gpunode.links.node import GPU_LABEL, Node, drain, parse
-from gpunode.links.node.link import why_closed
+from gpunode.links.node.closed import why_closed
 from gpunode.links.plugin import cordons
 from gpunode.links.plugin.other_owners import dra_owners
 from gpunode.links.plugin.usage import NodeUsage, read_usage

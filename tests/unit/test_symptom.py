@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gpunode.links.node.link import why_closed
+from gpunode.links.node.closed import why_closed
 from gpunode.links.pod.symptom import judge_absent, judge_placed
 
 from .test_pending import UNVERIFIED, node, pod

@@ -17,7 +17,7 @@ from gpunode.cluster.pods import GPU
 from gpunode.contract.promises import has_ended, pod_name
 from gpunode.errors import Problem
 from gpunode.links.node import GPU_LABEL, OFFERED, Node, drain, parse, taint
-from gpunode.links.node.link import changed_by, why_closed
+from gpunode.links.node.closed import changed_by, why_closed
 from gpunode.links.pod import fit
 from gpunode.wording import advise, few, lines, several
 
