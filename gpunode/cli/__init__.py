@@ -19,9 +19,9 @@ from typer.main import get_command_name
 from gpunode import __version__
 from gpunode.cli import (
     demo,
-    explain,
     history,
     hosts,
+    inspection,
     manual,
     output,
     plain_values,
@@ -59,23 +59,23 @@ app.command(short_help="Write a first inventory.")(preparation.init)
 app.command(short_help="Fetch and check the keys that sign NVIDIA's packages.")(preparation.keys)
 app.command(short_help="Show what provision would change, and why.")(hosts.plan)
 app.command(short_help="Make every host a verified GPU node.")(hosts.provision)
-app.command(short_help="Check each host's chain from PCI to a CUDA pod.")(hosts.verify)
-app.command(short_help="Measure every free GPU and judge its figures.")(hosts.accept)
-app.command(short_help="Show the cluster's GPUs: memory, use, health, pods.")(hosts.status)
-app.command(short_help="Show the fleet, its run and its hosts on one screen.")(hosts.top)
+app.command(short_help="Check each host's chain from PCI to a CUDA pod.")(inspection.verify)
+app.command(short_help="Measure every free GPU and judge its figures.")(inspection.accept)
+app.command(short_help="Show the cluster's GPUs: memory, use, health, pods.")(inspection.status)
+app.command(short_help="Show the fleet, its run and its hosts on one screen.")(inspection.top)
 app.command(short_help="End a run after its batch; resume continues it.")(history.pause)
 app.command(short_help="Continue with the unfinished hosts of the last provision.")(hosts.resume)
-app.command(short_help="Show what an upgrade of Kubernetes would break on the hosts.")(hosts.lint)
+app.command(short_help="Show what an upgrade of Kubernetes would break on the hosts.")(inspection.lint)
 app.command(short_help="End a hanging apply on hosts.")(hosts.abort)
 app.command(short_help="Remove gpunode from hosts.")(hosts.forget)
 app.command(short_help="Label nodes with the model of their GPUs.")(hosts.label)
 app.command(short_help="Take one GPU out of scheduling.")(hosts.cordon_gpu)
 app.command(short_help="Return a GPU that cordon-gpu took out.")(hosts.uncordon_gpu)
-app.command(short_help="Collect everything for a bug report, without secrets.")(hosts.support_bundle)
+app.command(short_help="Collect everything for a bug report, without secrets.")(inspection.support_bundle)
 app.command(short_help="List this operator's recorded runs.")(history.history)
 app.command(short_help="Show a recorded run: plan, answers, results, times.")(history.show)
 app.command(short_help="Undo a recorded run's changes.")(history.undo)
-app.command(short_help="Explain an error: whose fault it is, what to do next.")(explain.explain)
+app.command(short_help="Explain an error: whose fault it is, what to do next.")(why.explain)
 app.add_typer(why.app, name="why", short_help="Explain a symptom: a pod, a node, a GPU.")
 app.add_typer(plugin.app, name="plugin", short_help="The device plugin: image, deploy, status, remove.")
 app.add_typer(share.app, name="share", short_help="Share GPUs by memory: the scheduler picks the GPU.")

@@ -19,7 +19,7 @@ from rich.cells import cell_len
 from typer.testing import CliRunner
 
 from gpunode.cli import app
-from gpunode.cli.hosts import _words
+from gpunode.cli.inspection import _words
 from gpunode.cli.options import InCluster
 from gpunode.commands import history
 from gpunode.commands.pause import pause, toggle_pause
