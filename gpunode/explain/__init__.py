@@ -52,7 +52,7 @@ LONGEST = 4000  # characters of a line: patterns take the square of it at worst
 NEVER = r"(?!)"  # of a row for numbers alone
 FAILURE = (
     r"(?:\b(?:err(?:or)?s?\d*\b|\w*(?:error|exception)\b|fatal|fail|unable|can ?not|can.t|could ?n.t|could not|denied|refused|forbidden"
-    r"|invalid|illegal|bad\b|time[ds]? ?out|abort|crash|panic|no such|missing|lost|mismatch|unexpected|unrecogni|unknown"
+    r"|invalid|illegal|out of|bad\b|time[ds]? ?out|abort|crash|panic|no such|missing|lost|mismatch|unexpected|unrecogni|unknown"
     r"|unsupported|not\b|seg(?:mentation )?fault|reject|corrupt|stuck|hang|exited|OOMKilled|killed|BackOff|SIG(?:SEGV|ABRT|KILL)|unhealthy|read-only|undefined|broken|held\b|down\b|ended\b|no (?:matching|member|valid|visible)|must be|required|non-existent|unhandled|warn|\w+_ERR|NVMLError_|DCGM_ST_(?!OK))|ERR!|\*\*\*)"
 )
 OWN = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
