@@ -17,8 +17,8 @@ def complete_runs(incomplete: str) -> list[str]:
     """Ids of recorded runs, and `last`."""
     from gpunode.engine import record
 
-    options.keep_records(options.usual())
-    names = [record.LAST, *sorted(path.stem for path in record.default_folder().glob("*.jsonl"))]
+    paths = record.runs_folder(options.usual()).glob("*.jsonl")
+    names = [record.LAST, *sorted(path.stem for path in paths)]
     return [name for name in names if name.startswith(incomplete)]
 
 
@@ -39,16 +39,17 @@ def history(
     ] = 20,
     json: options.Json = False,
 ) -> None:
-    """List this machine's recorded runs of `provision`, `resume`, `undo` and `forget`, newest first: time, operator, inventory, results,
-    duration.
+    """List this machine's recorded runs of `provision`, `resume`, `undo` and `forget`, newest first: command, time, duration, inventory,
+    results.
 
     Example: gpunode history --count 50
     """
     from gpunode import report
     from gpunode.commands.history import list_runs
+    from gpunode.engine import record
 
-    options.keep_records(options.usual())
-    raise typer.Exit(list_runs(report.make(json=json, quiet=False), count))
+    folder = record.runs_folder(options.usual())
+    raise typer.Exit(list_runs(report.make(json=json, quiet=False), folder, count))
 
 
 def show(
@@ -89,7 +90,7 @@ def show(
     diff = json if diff is None else diff
     if plan := plan_file.read(Path(run)):
         raise typer.Exit(show_plan(reporter, Path(run), plan, diff=diff))
-    raise typer.Exit(show_run(reporter, run, inventory if named else None, diff=diff))
+    raise typer.Exit(show_run(reporter, run, inventory, of_all=not named, diff=diff))
 
 
 def pause(
@@ -140,7 +141,8 @@ def undo(
     from gpunode.errors import UsageError
     from gpunode.wording import advise
 
-    recorded = history.find_last(common.inventory) if run == record.LAST else history.find(run)
+    folder = record.runs_folder(common.inventory)
+    recorded = history.find_last(common.inventory) if run == record.LAST else history.find(run, folder)
     undone = recorded.options.undo
     if run == record.LAST and undone and recorded.not_done:
         raise UsageError(
@@ -160,4 +162,4 @@ def undo(
     size = Size.parse(batch) if batch is not None else None
     limit = common.limit or hosts
     with session(dataclasses.replace(common, limit=limit), accepted=yes) as work:
-        return undoing.undo(work, recorded.id, undoing.UndoOptions(yes, size))
+        return undoing.undo(work, recorded, undoing.UndoOptions(yes, size))

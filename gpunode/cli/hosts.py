@@ -121,8 +121,7 @@ def provision(
                 hint="Apply it in the folder where it was made.",
             )
         names = common.limit or reviewed.names
-        inventory = options.keep_records(Path(reviewed.inventory))
-        common = dataclasses.replace(common, inventory=inventory, limit=names)
+        common = dataclasses.replace(common, inventory=Path(reviewed.inventory), limit=names)
     size = Size.parse(batch) if batch is not None else None
     if taint and not run:
         raise UsageError(
@@ -170,7 +169,8 @@ def resume(
         return 0
     limit = [*(common.limit or ()), *([] if common.limit else ["@not-done"])]
     with session(dataclasses.replace(common, limit=limit), html, junit, accepted=yes) as work:
-        if undone := run.options.undo:
+        if run.options.undo:
+            undone = history.find(run.options.undo, run.folder)
             return undoing.undo(
                 work, undone, undoing.UndoOptions.of_recorded_run(run, yes=yes, now=time.time())
             )

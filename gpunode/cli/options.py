@@ -69,13 +69,6 @@ def check_fingerprints(values: list[str] | None) -> list[str]:
     return fingerprints
 
 
-def keep_records(inventory: Path) -> Path:
-    """Have the records beside this inventory where there is a place for them."""
-    if localfile.is_own_folder(own := inventory.absolute().parent / localfile.STATE):
-        os.environ["XDG_STATE_HOME"] = str(own)
-    return inventory
-
-
 InventoryPath = Annotated[
     Path,
     typer.Argument(
@@ -83,7 +76,6 @@ InventoryPath = Annotated[
         show_default=True,
         metavar="INVENTORY",
         envvar=VARIABLE,
-        callback=keep_records,
     ),
 ]
 Kubeconfig = Annotated[
@@ -197,7 +189,6 @@ class Named(Common):
             help="The inventory file.",
             metavar="FILE",
             envvar=VARIABLE,
-            callback=keep_records,
         ),
     ] = INVENTORY
     limit: Annotated[list[str] | None, typer.Option(hidden=True)] = None

@@ -37,12 +37,15 @@ class Right:
 LABELS = (Right("patch", "nodes"),)  # of nodes, and annotations
 EVICTION = (Right("create", "pods/eviction"),)
 SCHEDULERS = (Right("get", "pods", "kube-system"),)  # that they are back
+LEASE = tuple(
+    Right(verb, "leases.coordination.k8s.io", lease.NAMESPACE) for verb in ("get", "create", "update")
+)
 
 
 def of_run(namespace: str, *, proves: bool) -> tuple[Right, ...]:
     """Rights for a run, the plugin's deployment to this namespace included. `proves`: with vectoradd."""
     return (
-        *_each("leases.coordination.k8s.io", "get", "create", "update", namespace=lease.NAMESPACE),
+        *LEASE,
         *_each("nodes", "get", "list"),
         *LABELS,
         *of_rollout(namespace),
@@ -159,7 +162,8 @@ def demand(api: Api, rights: Iterable[Right], later: Iterable[Right] = ()) -> No
     """Raises ClusterError with the rights that the user lacks; with those of `later`, too. A user who lacks these alone is not refused:
     the dry run decides, as who may escalate needs fewer."""
     if missing := find_missing(api, rights):
-        raise lacks((*missing, *find_missing(api, later)), ": nothing was changed", _user(api))
+        every = dict.fromkeys((*missing, *find_missing(api, later)))
+        raise lacks(tuple(every), ": nothing was changed", _user(api))
 
 
 def _user(api: Api) -> str:

@@ -182,6 +182,7 @@ def _take_marks(api: Api | None, session: Session, members: Members, record: Rec
     """The members, without marks on their nodes. A node whose GPUs are in use, and whose host had no change that waited for that,
     keeps them: its member is excluded."""
     reporter, namespace = session.reporter, session.inventory.cluster.namespace
+    records = accepted.folder(session.inventory)
 
     def take(member: Member) -> Member:
         if api is None or member.node is None or member.reason is not None:
@@ -194,8 +195,8 @@ def _take_marks(api: Api | None, session: Session, members: Members, record: Rec
                 if not keep:  # or it writes its marks again
                     work.end_plugin(api, namespace, member, record.owner, reporter.event)
                 marks.take_off(api, member.node.name, keep_software=keep, notify=progress(reporter))
-                for path in (accepted.path_of(member.host.name, node) for node in (member.node, None)):
-                    path.unlink(missing_ok=True)
+                for node in (member.node, None):
+                    accepted.path_of(records, member.host.name, node).unlink(missing_ok=True)
         except ClusterError as error:
             why = replace(error.problem, code=batch.FAILED)
         report_reason(reporter, member.host.name, why)

@@ -14,19 +14,20 @@ from gpunode.engine import history, record
 from gpunode.engine.phases import PHASES
 from gpunode.engine.plan_file import PlanFile, ReviewedChange
 from gpunode.engine.record import BEGUN, CLUSTER, NOT_STARTED, RecordedRun
-from gpunode.engine.reporter import Counts, Duration, ForPrograms, Moment, Names, Reporter
+from gpunode.engine.reporter import Counts, Duration, ForPrograms, Moment, Names, Reporter, Silent
 from gpunode.errors import GpunodeError
 from gpunode.wording import several
 
-COLUMNS = ("run", "began", "took", "by", "inventory", "hosts", "result", "ended", "version", "question", "answer")  # fmt: skip
+COLUMNS = ("run", "command", "undoes", "began", "took", "by", "inventory", "hosts", "result", "ended", "version", "question", "answer")  # fmt: skip
+SHORT = 18  # characters of an inventory's path in the list
 GATE = ("gate", "hosts", "status", "seconds", "output")
 RECORDED = ("host", "state", "why", "seconds", "changes")
 REVIEWED = ("host", "why", "disturbed", "disturbs", "changes")
 
 
-def list_runs(reporter: Reporter, count: int) -> int:
-    """Report the newest runs, the newest first; the exit code. Records that cannot be read are problems, and no run."""
-    seen = list(history.newest(count + 1))
+def list_runs(reporter: Reporter, folder: Path, count: int) -> int:
+    """Report the newest runs of this folder, the newest first; the exit code. Records that cannot be read are problems, and no run."""
+    seen = list(history.newest(count + 1, folder))
     runs = [run for run in seen[:count] if isinstance(run, RecordedRun)]
     reporter.rows("run", COLUMNS, [_row(run, whole=False) for run in runs])
     for error in seen[:count]:
@@ -34,14 +35,15 @@ def list_runs(reporter: Reporter, count: int) -> int:
             reporter.problem(error.problem)
     more = f"; there are earlier ones: --count {2 * count}" if len(seen) > count else ""
     text = f"{several(len(runs), 'run')}{more}" if seen else "No run is recorded on this machine"
-    reporter.total(f"{text}. Records are in {record.default_folder()}.", {"runs": len(runs)})
+    reporter.total(f"{text}. Records are in {folder}.", {"runs": len(runs)})
     return 0
 
 
-def show_run(reporter: Reporter, name: str, inventory: Path | None, *, diff: bool) -> int:
-    """Report the run that `name` means, as of `history.find`; LAST: of this inventory, or (None) of all. Itself, its gates, its hosts
+def show_run(reporter: Reporter, name: str, inventory: Path, *, of_all: bool, diff: bool) -> int:
+    """Report the run that `name` means, as of `history.find`; LAST: of this inventory, or `of_all`. Itself, its gates, its hosts
     with their changes, and where its time went; the exit code."""
-    run = history.find_last(inventory) if inventory and name == record.LAST else history.find(name)
+    last = name == record.LAST and not of_all
+    run = history.find_last(inventory) if last else history.find(name, record.runs_folder(inventory))
     reporter.rows("run", COLUMNS, [_row(run, whole=True)])
     gates = [
         (gate["gate"], Names(gate.get("hosts", ())), *(gate.get(key) for key in GATE[2:]))
@@ -90,22 +92,34 @@ def _reviewed(changes: Iterable[ReviewedChange], *, diff: bool) -> Iterator[dict
 
 
 def _row(run: RecordedRun, *, whole: bool) -> tuple[object, ...]:
-    """The cells of COLUMNS. `whole`: people see all of them."""
-    text = str if whole else ForPrograms
+    """The cells of COLUMNS. `whole`: people see all of them, else those for which a narrow terminal has room."""
+    text, number = (str, int) if whole else (ForPrograms, Silent)
     end = time.time() if history.is_running(run) else run.last
     return (
         run.id,
+        run.options.command or ("undo" if run.options.undo else "provision"),
+        text(run.options.undo or ""),
         Moment(rfc3339(run.began)),
         Duration(round(max(0.0, end - run.began), 3)),
-        run.by,
-        run.inventory,
-        len(run.hosts),
+        text(run.by),
+        run.inventory if whole else ShortPath(run.inventory),
+        number(len(run.hosts)),
         _result(run),
         ForPrograms(rfc3339(run.last) if run.ended else ""),
         text(run.version),
         text(run.asked),
         text(run.answered),
     )
+
+
+class ShortPath(str):
+    """For people as seen from this folder, of a longer one the end."""
+
+    __slots__ = ()
+
+    def __str__(self) -> str:
+        path = str.__str__(self).removeprefix(f"{Path.cwd()}/")
+        return path if len(path) <= SHORT else f"…{path[1 - SHORT :]}"
 
 
 class UnderWay(Counts):

@@ -16,14 +16,17 @@ def pause(reporter: Reporter, inventory: Path, *, cancel: bool) -> int:
     """Pause this inventory's run, or `cancel` its pause; the exit code. Raises UsageError where none is under way."""
     run = history.last_run(inventory)
     if run is None or not history.is_running(run):
-        raise UsageError(f"no run of {inventory} is under way on this machine", hint=_where(run))
+        raise UsageError(
+            f"no run of {inventory} is under way on this machine",
+            hint=_where(run, record.runs_folder(inventory)),
+        )
     reporter.note(set_pause(run, on=not cancel))
     return 0
 
 
-def _where(last: RecordedRun | None) -> str:
+def _where(last: RecordedRun | None, folder: Path) -> str:
     """What there is in its place: runs of other inventories, else the last run."""
-    runs = [run for run in history.newest(record.RECENT) if isinstance(run, RecordedRun)]
+    runs = [run for run in history.newest(record.RECENT, folder) if isinstance(run, RecordedRun)]
     running = [run for run in runs if run.options.command is None and history.is_running(run)]
     if running:
         named = [shlex.quote(run.inventory) for run in running]
@@ -35,7 +38,7 @@ def _where(last: RecordedRun | None) -> str:
 
 def set_pause(run: RecordedRun, *, on: bool) -> str:
     """Ask the run to begin no further batch, or let it begin them again; the sentence for the user."""
-    file = record.pause_file(run.id)
+    file = record.pause_file(run.folder, run.id)
     try:
         if not on:
             file.unlink(missing_ok=True)
@@ -54,6 +57,6 @@ def toggle_pause(inventory: Path | None) -> str:
         run = history.last_run(inventory) if inventory else None
         if run is None or not history.is_running(run):
             return "No run is under way."
-        return str(set_pause(run, on=not record.pause_file(run.id).exists()))
+        return str(set_pause(run, on=not record.pause_file(run.folder, run.id).exists()))
     except GpunodeError as error:
         return error.message

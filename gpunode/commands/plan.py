@@ -47,7 +47,7 @@ def show_plan(
     wrong: ClusterError | None = None
     try:
         api = nodes.connect(inventory) if inventory.cluster.plugin else None
-        placed = impact.locate(api, members)
+        placed = impact.locate(api, members, session.inventory)
     except ClusterError as error:  # the hosts' plans are shown and counted
         wrong = error
     namespace = inventory.cluster.namespace

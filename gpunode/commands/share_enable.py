@@ -44,9 +44,12 @@ STEP = "scheduler"
 
 def enable(session: Session, *, yes: bool) -> int:
     """Deploy the extender, then configure the schedulers to ask it; the exit code."""
-    _share(session.inventory)
+    desired, namespace = _share(session.inventory), session.inventory.cluster.namespace
     nodes.image_of(session.inventory)
     api = nodes.connect(session.inventory)
+    applied = deployment.rights_to_apply(api, namespace, second=desired.scheduler is not None)
+    later = (*nodes.rights_to_deploy(api, session.inventory), *applied)
+    rights.demand(api, (*rights.LEASE, *rights.of_share(namespace)), later)
     with _hold_lease(api, session.reporter) as held:
         return _enable(session, api, held, yes=yes)
 
@@ -55,7 +58,6 @@ def _enable(session: Session, api: Api, held: Held, *, yes: bool) -> int:
     reporter, inventory = session.reporter, session.inventory
     desired, notify = _share(inventory), progress(reporter)
     spec = nodes.spec_of(inventory)
-    rights.demand(api, rights.of_share(spec.namespace))
     minor = int(api.version().removeprefix("v").split(".")[1])
     wanted = deployment.spec(api, spec.namespace, spec.image, desired)
     extender = deployment.extender(wanted, seconds=READY)
@@ -113,7 +115,9 @@ def _confirm(
 
 def disable(session: Session, *, yes: bool) -> int:
     """Remove the extender from the schedulers, then from the cluster; the exit code."""
-    api = nodes.connect(session.inventory)
+    api, namespace = nodes.connect(session.inventory), session.inventory.cluster.namespace
+    removal = deployment.rights_to_remove(api, namespace)
+    rights.demand(api, (*rights.LEASE, *removal, *rights.SCHEDULERS))
     with _hold_lease(api, session.reporter) as held:
         return _disable(session, api, held, yes=yes)
 
@@ -127,7 +131,6 @@ def _hold_lease(api: Api, reporter: Reporter) -> AbstractContextManager[Held]:
 def _disable(session: Session, api: Api, held: Held, *, yes: bool) -> int:
     reporter, notify = session.reporter, progress(session.reporter)
     namespace = session.inventory.cluster.namespace
-    rights.demand(api, (*deployment.rights_to_remove(api, namespace), *rights.SCHEDULERS))
     everything = deployment.all_objects(namespace)
     asking = deployment.asking_nodes(api)
     if not apply.find_removable(api, everything, notify=notify) and not asking:

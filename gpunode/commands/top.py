@@ -72,6 +72,6 @@ def _join(session: Session, usages: Mapping[str, NodeUsage], seen: Overview, *, 
         make_cell(name, usage, hosts.get(name), running=running)
         for name, usage in (unknown | dict(usages)).items()
     ]
-    paused = run is not None and record.pause_file(run.id).exists()
+    paused = run is not None and record.pause_file(run.folder, run.id).exists()
     line = sum_up_run(run, running=running, paused=paused, now=time.time()) if run else None
     return replace(seen, cells=sort_cells(cells), run=line)

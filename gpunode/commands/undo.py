@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -23,7 +23,6 @@ from gpunode.engine.batch_order import Size
 from gpunode.engine.cluster_diff import ClusterPlan
 from gpunode.engine.estimate import report_costs
 from gpunode.engine.fleet import Planner, Visit
-from gpunode.engine.history import find
 from gpunode.engine.member import Members
 from gpunode.engine.record import BEGUN, RecordedRun, RunOptions
 from gpunode.engine.reporter import Moment, Reporter
@@ -48,12 +47,12 @@ class UndoOptions:
     def of_recorded_run(cls, run: RecordedRun, *, yes: bool, now: float) -> UndoOptions:
         """The options that resume a recorded undo. `now`: in seconds since the epoch."""
         size = Size.parse(run.options.batch) if run.options.batch else None
-        return cls(yes, size, run.not_done, rollout.rebooting(run, now), run.in_state("undone"))
+        return cls(yes, size, run.not_done, rollout.rebooting(run, now), run.in_state("undone", "kept"))
 
 
-def undo(session: Session, run_id: str, options: UndoOptions) -> int:
-    """Undo the run with this id on the session's hosts. Returns the exit code. Nothing is proven: what the run brought is gone."""
-    reporter, recorded = session.reporter, find(run_id)
+def undo(session: Session, recorded: RecordedRun, options: UndoOptions) -> int:
+    """Undo this run on the session's hosts. Returns the exit code. Nothing is proven: what the run brought is gone."""
+    reporter, run_id = session.reporter, recorded.id
     began, by = Moment(rfc3339(recorded.began)), recorded.by or "an older gpunode"
     reporter.note(f"Undoes run {run_id}: began {began}, by {by}, of {recorded.inventory}.")
     for name, visit in session.visits.items():
@@ -71,6 +70,7 @@ def undo(session: Session, run_id: str, options: UndoOptions) -> int:
     )
     members = hosts.members
     planned = undo_cluster.show_plan(session, api, members, hosts.placed, recorded, options.undone)
+    kept = kept_hosts(members, planned)
     gate.show(session.inventory, reporter)
     rollout.check_rights(session, api, members)
     cluster = ClusterPlan(len(planned.changes), (), changes=planned.changes)
@@ -88,7 +88,9 @@ def undo(session: Session, run_id: str, options: UndoOptions) -> int:
     record.cluster(cluster.changes, {member.node.name: member.host.name for member in members if member.node})
     with rollout.hold_cluster(session, api, record, members) as (lease, interrupt):
         last = undo_cluster.make_stage(session, api, record, recorded) if api else None
-        run = Run(session, api, record, interrupt, impact.accepted_acts(members), prove=False, last=last)
+        run = Run(
+            session, api, record, interrupt, impact.accepted_acts(members), prove=False, last=last, kept=kept
+        )
         members = rollout.run_batches(run, lease, hosts)
         why, restored = rollout.stop_reason(run, lease, members, hosts), True
         if api and planned.objects:
@@ -98,9 +100,21 @@ def undo(session: Session, run_id: str, options: UndoOptions) -> int:
     if restored or not all(member.host_ok and member.reason is None for member in members):
         record.end()  # or the undo still owes its objects, and `resume` continues it
     rollout.report_lost(api if hosts.order else None, run, lease)
-    report_undone(members, reporter)
+    report_undone(members, kept, reporter)
     rollout.report_results(session, members)
-    return exit_codes.of_run(members) or int(not restored)
+    return exit_codes.of_run(members) or int(not restored) or (exit_codes.REFUSED if kept else 0)
+
+
+def kept_hosts(members: Members, planned: undo_cluster.ClusterPlan) -> frozenset[str]:
+    """The hosts of which the undo can put nothing back, nor of their nodes. While it changes objects of the cluster, there are none."""
+    if planned.objects:
+        return frozenset()
+    changed = {name for name, node in planned.nodes.items() if node.lines}
+    return frozenset(
+        member.host.name
+        for member in members
+        if member.outcome and member.outcome.kept and not (member.node and member.node.name in changed)
+    )
 
 
 def _choose_planner(run: str, changed: bool, visit: Visit) -> Planner:
@@ -116,9 +130,17 @@ def _choose_planner(run: str, changed: bool, visit: Visit) -> Planner:
     return partial(planning.plan_host, visit.host, journal, run)
 
 
-def report_undone(members: Members, reporter: Reporter) -> None:
-    """Report the hosts that are undone, those that were changed for it first, and that nothing is verified."""
-    undone = [member for member in members if batch.end_state(member)[0] == "undone"]
+def report_undone(members: Members, kept: Collection[str], reporter: Reporter) -> None:
+    """Report the hosts that are undone, those that were changed for it first, and that nothing is verified; of `kept` ones, that all
+    stays."""
+    if kept:
+        names = [member.host.name for member in members if member.host.name in kept]
+        reporter.note(f"Nothing to undo: {few(names, NAMED)}: {batch.KEPT}.")
+    undone = [
+        member
+        for member in members
+        if batch.end_state(member)[0] == "undone" and member.host.name not in kept
+    ]
     mine = [member.host.name for member in undone if member.outcome and member.outcome.applied]
     same = [member.host.name for member in undone if member.host.name not in mine]
     if undone:

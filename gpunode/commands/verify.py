@@ -69,10 +69,10 @@ def judge_chains(session: Session, members: Members, *, run: bool) -> Mapping[st
     """Every link of every host; those above the kubelet only if the inventory names a plugin. `run`: with pods."""
     below = {member.host.name: judge_host(member.outcome) for member in members if member.outcome}
     if session.inventory.cluster.plugin is None:
-        now = time.time()
+        now, records = time.time(), accepted.folder(session.inventory)
         return {
             member.host.name: accepted.judge_record(
-                member, below[member.host.name], list_uuids(member.gpus), now
+                records, member, below[member.host.name], list_uuids(member.gpus), now
             )
             for member in members
             if member.host.name in below

@@ -111,7 +111,7 @@ def accept(
         for member, each in zip(placed, results, strict=True)
         if member.node
     }
-    return _conclude(api, placed, taken, level, reporter)
+    return _conclude(api, folder(inventory), placed, taken, level, reporter)
 
 
 def accept_on_hosts(session: Session, level: str) -> dict[str, Acceptance]:
@@ -129,16 +129,21 @@ def accept_on_hosts(session: Session, level: str) -> dict[str, Acceptance]:
     for member in members:
         problem = member.outcome.problem if member.outcome else None
         taken.setdefault(member.host.name, Taken(why=problem.what if problem else "the host did not answer"))
-    return _conclude(None, members, taken, level, session.reporter)
+    return _conclude(None, folder(session.inventory), members, taken, level, session.reporter)
 
 
 def _conclude(
-    api: Api | None, members: Sequence[Member], taken: Mapping[str, Taken], level: str, reporter: Reporter
+    api: Api | None,
+    records: Path,
+    members: Sequence[Member],
+    taken: Mapping[str, Taken],
+    level: str,
+    reporter: Reporter,
 ) -> dict[str, Acceptance]:
     """Judge what was taken, keep the records, report."""
     now = time.time()
     fleet = compare_fleet(
-        [*(each.document for each in taken.values() if each.document), *_earlier(taken, now)]
+        [*(each.document for each in taken.values() if each.document), *_earlier(records, taken, now)]
     )
     accepted: dict[str, Acceptance] = {}
     kept: dict[str, tuple[Stamp | None, str]] = {}
@@ -149,8 +154,10 @@ def _conclude(
         accepted[host] = Acceptance(
             host, each.document, judgements, now, each.image, each.users, each.why, missing
         )
-        kept[host] = _keep(api, member, accepted[host], reporter)
+        kept[host] = _keep(api, records, member, accepted[host], reporter)
     _report(members, accepted, kept, level, reporter)
+    if any(path for _, path in kept.values()):
+        reporter.note(f"The figures are recorded in {records}.")
     return accepted
 
 
@@ -177,9 +184,9 @@ def _read_states(api: Api, inventory: Inventory, members: Sequence[Member]) -> d
     return {node.name: published.read(api, node, pods[node.name]) for node in short if node.name in pods}
 
 
-def _earlier(taken: Mapping[str, Taken], now: float) -> Iterator[Measurements]:
+def _earlier(records: Path, taken: Mapping[str, Taken], now: float) -> Iterator[Measurements]:
     """What records that still count have of other hosts: a batch of a run is a small fleet."""
-    for path in sorted(folder().glob("*.json")):
+    for path in sorted(records.glob("*.json")):
         with suppress(OSError, ValueError, AttributeError):
             text = path.read_text(encoding="utf-8")
             stamp, record = read_stamp(text), json.loads(text)
@@ -234,19 +241,19 @@ def _read(result: NodeResult, reference: str, node: Node, state: Status | Proble
 
 
 def _keep(
-    api: Api | None, member: Member, acceptance: Acceptance, reporter: Reporter
+    api: Api | None, records: Path, member: Member, acceptance: Acceptance, reporter: Reporter
 ) -> tuple[Stamp | None, str]:
     """Write the record on this machine, and its stamp on the node; the stamp and the file. A host without figures keeps what it had,
     and one with a standard acceptance that still holds keeps that where a quick run passes."""
     if acceptance.document is None or acceptance.verdict == "skipped":
         return None, ""
     stamp = acceptance.stamp(member.host.accept_valid, required=member.host.accept_required)
-    earlier = newest(member.host.name, member.node, (*stamp.uuids, *stamp.failed))
+    earlier = newest(records, member.host.name, member.node, (*stamp.uuids, *stamp.failed))
     if earlier and not stamp.replaces(earlier):
         reporter.note(f"{member.host.name}: its {earlier.level} acceptance still holds, and is kept.")
         return earlier, ""
     stamp = stamp.with_earlier(earlier)
-    path = path_of(member.host.name, member.node)
+    path = path_of(records, member.host.name, member.node)
     new = path.with_name(f".{path.name}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -309,8 +316,6 @@ def _report(
             about = " ".join(filter(None, (member.host.name, problem.subject)))
             reporter.problem(replace(problem, subject=about), member.host.name)
     reporter.rows("accepted", HOST_COLUMNS, hosts)
-    if any(path for _, path in kept.values()):
-        reporter.note(f"The figures are recorded in {folder()}.")
 
 
 def _note_silent(reasons: Sequence[Mapping[str, str]], what: str, noun: str, reporter: Reporter) -> None:

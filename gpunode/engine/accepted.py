@@ -10,20 +10,20 @@ from pathlib import Path
 from gpunode.acceptance.stamp import Stamp, read_stamp
 from gpunode.contract.condition import NOT_ACCEPTED as CODE
 from gpunode.engine.member import Member
-from gpunode.engine.record import default_folder
+from gpunode.engine.record import state_folder
 from gpunode.links.node import Node
-from gpunode.model import Verdict
+from gpunode.model import Inventory, Verdict
 from gpunode.wording import advise, lines
 
 REQUIRED = "standard"  # the level of an acceptance that the inventory requires
 
 
 def judge_record(
-    member: Member, verdicts: Sequence[Verdict], uuids: Sequence[str], now: float
+    records: Path, member: Member, verdicts: Sequence[Verdict], uuids: Sequence[str], now: float
 ) -> tuple[Verdict, ...]:
     """A host's verdicts, the last with what its record says: until when it counts, or why it does not. Without one that counts a
     host is broken where the inventory requires it. `uuids`: of the GPUs and MIG devices that pods see."""
-    stamp = newest(member.host.name, member.node, uuids)
+    stamp = newest(records, member.host.name, member.node, uuids)
     silent = stamp is None and not member.host.accept_required
     if silent or not verdicts or any(verdict.status == "broken" for verdict in verdicts):
         return tuple(verdicts)
@@ -43,20 +43,20 @@ def judge_record(
     return (*before, *((last,) if last.layer != "pod" else ()), broken)
 
 
-def is_due(member: Member, uuids: Sequence[str], now: float) -> bool:
+def is_due(records: Path, member: Member, uuids: Sequence[str], now: float) -> bool:
     """True if the inventory requires an acceptance, and none counts."""
     if not member.host.accept_required:
         return False
-    return bool(_why_void(newest(member.host.name, member.node, uuids), member, uuids, now))
+    return bool(_why_void(newest(records, member.host.name, member.node, uuids), member, uuids, now))
 
 
-def closes_again(member: Member, now: float) -> bool:
+def closes_again(records: Path, member: Member, now: float) -> bool:
     """True if the inventory wants the node tainted until its proof and requires an acceptance, and the one that counted is over.
     False for a host without any."""
     host = member.host
     if member.node is None or not (host.taint_until_verified and host.accept_required):
         return False
-    stamp = newest(host.name, member.node, ())
+    stamp = newest(records, host.name, member.node, ())
     return stamp is not None and now >= stamp.until
 
 
@@ -71,11 +71,11 @@ def _why_void(stamp: Stamp | None, member: Member, uuids: Sequence[str], now: fl
     return stamp.why_void(now=now, driver=(module and module.version) or "", kernel=kernel, uuids=uuids)
 
 
-def newest(host: str, node: Node | None, uuids: Collection[str]) -> Stamp | None:
+def newest(records: Path, host: str, node: Node | None, uuids: Collection[str]) -> Stamp | None:
     """The stamp that counts of the node's annotation and this machine's records: the newest, but for shorter runs. Of one `--on-host`,
     where the host is a node: if it has one of these UUIDs, as another cluster may have a host of the name."""
-    stamps = [read_stamp(node.accepted), _read(path_of(host, node))] if node else []
-    on_host = _read(path_of(host, None))
+    stamps = [read_stamp(node.accepted), _read(path_of(records, host, node))] if node else []
+    on_host = _read(path_of(records, host, None))
     if node is None or (on_host and not {*on_host.uuids, *on_host.failed}.isdisjoint(uuids)):
         stamps.append(on_host)
     last: Stamp | None = None
@@ -91,11 +91,11 @@ def _read(path: Path) -> Stamp | None:
     return None
 
 
-def path_of(host: str, node: Node | None) -> Path:
-    """The record's file. Hosts of two clusters may have one name, so it has the beginning of the node's UID."""
-    return folder() / (f"{host}-{node.uid[:8]}.json" if node else f"{host}.json")
+def path_of(records: Path, host: str, node: Node | None) -> Path:
+    """The record's file in this folder. Hosts of two clusters may have one name, so it has the beginning of the node's UID."""
+    return records / (f"{host}-{node.uid[:8]}.json" if node else f"{host}.json")
 
 
-def folder() -> Path:
-    """The folder with this user's records."""
-    return default_folder().parent / "accepted"
+def folder(inventory: Inventory) -> Path:
+    """The folder with this user's records of the inventory."""
+    return state_folder(Path(inventory.path)) / "accepted"

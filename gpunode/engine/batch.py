@@ -29,6 +29,7 @@ from gpunode.wording import Advice, Command, few, lines
 BY_INTERRUPT = Problem(PAUSED, "the run was interrupted")
 CHANGES = "changes"  # of all hosts: no phase of a host
 FAILED = "failed"  # code: the cluster did not do what was asked
+KEPT = "all that the run changed there stays"
 NOT_BEGUN = (work.BUSY, PAUSED, rounds.STOPPED, gate.CLOSED)  # codes
 
 
@@ -36,7 +37,7 @@ NOT_BEGUN = (work.BUSY, PAUSED, rounds.STOPPED, gate.CLOSED)  # codes
 class Run:
     """The input of every batch. `accepted`: host → the acts that its plan showed. `prove`: with vectoradd. `taint`: all nodes, until
     their proof. `accept`: see `Walk`. `reviewed`: the plan that was accepted, if one was reviewed. `before`: called right before a host's
-    changes; `last`: the stage in the cluster after them, in the place of the proof; `done`: how a host ends then."""
+    changes; `last`: the stage in the cluster after them, in the place of the proof; `done`: how a host ends then; `kept`: the hosts of an undo that can put nothing back."""
 
     session: Session
     api: Api | None
@@ -50,6 +51,7 @@ class Run:
     before: Callable[[Member, OnEvent], Member] | None = None
     last: Callable[[Members], Members] | None = None
     done: State = "undone"
+    kept: frozenset[str] = frozenset()
 
     @property
     def stopped(self) -> Problem | None:
@@ -119,7 +121,8 @@ def finish(run: Run, members: Members) -> Members:
     )
     for member in members:
         state, why = end_state(member)
-        state = run.done if state == "undone" else state
+        if state == "undone":
+            state, why = ("kept", KEPT) if member.host.name in run.kept else (run.done, why)
         gpus = member.addresses if state in RIGHT else ()
         applied = member.outcome.applied if member.outcome else ()
         run.record.host(member.host.name, state, why, gpus, member.spent, applied)

@@ -28,7 +28,7 @@ from gpunode.engine.record import (
     RecordedObject,
     RecordedRun,
     State,
-    default_folder,
+    runs_folder,
 )
 from gpunode.errors import GpunodeError, UnexpectedAnswer, UsageError
 from gpunode.host import answers
@@ -36,9 +36,9 @@ from gpunode.model import Title
 from gpunode.wording import Advice, Command, about, advise, few
 
 
-def is_running(run: RecordedRun, *, folder: Path | None = None) -> bool:
+def is_running(run: RecordedRun) -> bool:
     """True if a process on this machine still works on the run: it holds a lock on the record."""
-    path = (folder or default_folder()) / f"{run.id}.jsonl"
+    path = run.folder / f"{run.id}.jsonl"
     if run.ended:
         return False
     with suppress(OSError), path.open("rb") as file:
@@ -123,6 +123,7 @@ def _parse(path: Path, lines: Sequence[Mapping[str, Any]]) -> RecordedRun:
         batch,
         tuple(marks),
         tuple(objects),
+        path.parent,
     )
 
 
@@ -130,9 +131,9 @@ def _titled(change: RecordedChange) -> RecordedChange:
     """The change with its title, which an older gpunode has written as text alone."""
     if change.step != "cluster" or change.title is not None:
         return change
-    kind, _, rest = change.what.removeprefix(f"{change.kind} ").partition(" ")
-    namespace, _, name = rest.rpartition("/")
-    return replace(change, title=Title(kind, name, namespace))
+    kind, place, *part = change.what.removeprefix(f"{change.kind} ").split(" ", 2)
+    namespace, _, name = place.rpartition("/")
+    return replace(change, title=Title(kind, name, namespace, " ".join(part)))
 
 
 def _time(value: Any) -> float:
@@ -141,9 +142,9 @@ def _time(value: Any) -> float:
     return float(value)
 
 
-def newest(count: int | None, *, folder: Path | None = None) -> Iterator[RecordedRun | GpunodeError]:
-    """The newest runs (None: all) of all inventories, the newest first; of a record that cannot be read, why."""
-    paths = sorted((folder or default_folder()).glob("*.jsonl"), reverse=True)
+def newest(count: int | None, folder: Path) -> Iterator[RecordedRun | GpunodeError]:
+    """The newest runs (None: all) with a record in the folder, the newest first; of a record that cannot be read, why."""
+    paths = sorted(folder.glob("*.jsonl"), reverse=True)
     for path in paths[:count]:
         try:
             yield read(path)
@@ -151,10 +152,9 @@ def newest(count: int | None, *, folder: Path | None = None) -> Iterator[Recorde
             yield error
 
 
-def find(run: str, *, folder: Path | None = None) -> RecordedRun:
+def find(run: str, folder: Path) -> RecordedRun:
     """The run with this id, a beginning that only its id has, or LAST. Raises UsageError where none or several are meant, and
     GpunodeError where its record cannot be read."""
-    folder = folder or default_folder()
     paths = sorted(folder.glob("*.jsonl"))
     named = paths[-1:] if run == LAST else [path for path in paths if run and path.stem.startswith(run)]
     named = [path for path in named if path.stem == run] or named
@@ -180,7 +180,7 @@ def find_last(inventory: Path, *, folder: Path | None = None, of: str = "") -> R
     raise UsageError(
         about(of, f"no run of {inventory} is recorded on this machine"),
         hint=advise(
-            f"Records are in {folder or default_folder()}. `gpunode history` lists the runs of all inventories, "
+            f"Records are in {folder or runs_folder(inventory)}. `gpunode history` lists the runs of all inventories, "
             "`gpunode provision` begins one."
         ),
     )
@@ -209,7 +209,7 @@ def recent(
         for run in _newest_first(inventory, folder, every=True)
         if hosts is None or run.hosts.keys() & {*hosts}
     )
-    return [(folder or default_folder()) / f"{run.id}.jsonl" for run in islice(runs, count)]
+    return [(folder or runs_folder(inventory)) / f"{run.id}.jsonl" for run in islice(runs, count)]
 
 
 def mean_seconds(inventory: Path, *, folder: Path | None = None) -> dict[str, float]:
@@ -252,7 +252,7 @@ def _newest_first(
 ) -> Iterator[RecordedRun]:
     """`strict`: raises GpunodeError for an unreadable record of this inventory; else it is skipped. `every`: runs of other commands
     than `provision`, too."""
-    for path in sorted((folder or default_folder()).glob("*.jsonl"), reverse=True):
+    for path in sorted((folder or runs_folder(inventory)).glob("*.jsonl"), reverse=True):
         try:
             run = read(path)
         except GpunodeError:

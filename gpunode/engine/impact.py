@@ -30,6 +30,7 @@ from gpunode.model import (
     ForgetHost,
     GpuUser,
     InstallDriver,
+    Inventory,
     KernelModule,
     LoadImage,
     MigLayout,
@@ -80,13 +81,13 @@ def work_of(users: Iterable[GpuUser]) -> tuple[GpuUser, ...]:
     return tuple(user for user in users if not user.command.startswith(DAEMONS))
 
 
-def locate(api: Api | None, members: Sequence[Member]) -> Members:
+def locate(api: Api | None, members: Sequence[Member], inventory: Inventory) -> Members:
     """The members that may be in the cluster, each with its node or the reason why it has none, and with what the run holds to from
     here on: whether its node closes again. () without a cluster."""
     able = [member for member in members if member.outcome and member.outcome.status in ("right", "planned")]
     located = nodes.locate(api, able, seconds=0, notify=lambda _: None) if api and able else ()
-    now = time.time()
-    return tuple(replace(member, closes=accepted.closes_again(member, now)) for member in located)
+    now, records = time.time(), accepted.folder(inventory)
+    return tuple(replace(member, closes=accepted.closes_again(records, member, now)) for member in located)
 
 
 def find_impact(

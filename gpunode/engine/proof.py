@@ -142,13 +142,17 @@ def _read_published(walk: Walk, members: Members, owners: other_owners.Owners) -
 
 def _accept(walk: Walk, members: Members) -> Members:
     """The members after their acceptance, if it is asked for, or required and due; excluded where it failed."""
-    now, notify = time.time(), progress(walk.reporter)
+    now, notify, records = time.time(), progress(walk.reporter), accepted.folder(walk.inventory)
     proven = [
         member
         for member in members
         if member.active and member.host_ok and not member.in_use and not _by_dra(member)
     ]
-    due = [member for member in proven if walk.run and accepted.is_due(member, _uuids(walk, member), now)]
+    due = [
+        member
+        for member in proven
+        if walk.run and accepted.is_due(records, member, _uuids(walk, member), now)
+    ]
     if not (walk.accept or due):
         return members
     from gpunode.engine import acceptance  # few runs need it
@@ -173,12 +177,12 @@ def _uuids(walk: Walk, member: Member) -> tuple[str, ...]:
 
 def _judge_records(walk: Walk, members: Members) -> Members:
     """The members with what is known of their acceptance."""
-    now = time.time()
+    now, records = time.time(), accepted.folder(walk.inventory)
 
     def judge(member: Member) -> Member:
         if not member.active or member.node is None:
             return member
-        verdicts = accepted.judge_record(member, member.verdicts, _uuids(walk, member), now)
+        verdicts = accepted.judge_record(records, member, member.verdicts, _uuids(walk, member), now)
         after = replace(member, verdicts=verdicts)
         if walk.acts and after.problem and member.problem is None:
             report_problem(walk.reporter, after)

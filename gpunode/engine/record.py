@@ -27,6 +27,7 @@ from gpunode import __version__
 from gpunode.agent.redaction import redact, redact_values
 from gpunode.errors import GpunodeError
 from gpunode.host import diff
+from gpunode.local import files as localfile
 from gpunode.model import Change, Plan, Title
 
 if TYPE_CHECKING:
@@ -50,6 +51,7 @@ State: TypeAlias = Literal[
     "finished",  # as proven, without a pod: by --no-run, or an inventory without a plugin
     "in use",  # finished: its changes, if any, disturbed no work, and that has all its GPUs: not proven now
     "undone",  # finished: the changes of another run are taken back
+    "kept",  # finished: an undo can put nothing back
     "forgotten",  # finished: it is out of gpunode's hands
     "skipped",  # its work did not end in time, or the run stopped before it
     "refused",
@@ -59,7 +61,7 @@ State: TypeAlias = Literal[
 DONE: tuple[State, ...] = ("proven", "finished")
 FORGOTTEN: State = "forgotten"
 RIGHT: tuple[State, ...] = (*DONE, "in use")
-FINISHED: tuple[State, ...] = (*RIGHT, "undone", FORGOTTEN)
+FINISHED: tuple[State, ...] = (*RIGHT, "undone", "kept", FORGOTTEN)
 BEGUN: tuple[State, ...] = ("cordoned", "drained", "changing", "changed")  # and not ended
 BAD: tuple[State, ...] = ("failed", "refused", "unreachable")
 NOT_STARTED: tuple[State, ...] = ("waiting", "skipped", "refused", "unreachable")
@@ -143,7 +145,7 @@ class RecordedBatch:
 class RecordedRun:
     """A recorded run. `hosts` in their order; `options` of the command that began it, to go on as it began. `last`: when its last
     line was written. `by`, `version`, `asked` and `answered` as of `Head`. `planned`: host → numbers of its `changes`; `gates`: as they
-    ended. Older records have less."""
+    ended; `folder`: of its record. Older records have less."""
 
     id: str
     inventory: str
@@ -162,6 +164,7 @@ class RecordedRun:
     batch: RecordedBatch | None = None
     marks: tuple[RecordedMarks, ...] = ()
     objects: tuple[RecordedObject, ...] = ()
+    folder: Path = Path()
 
     def in_state(self, *states: State) -> tuple[str, ...]:
         """The names of the hosts that are in one of these states."""
@@ -218,7 +221,7 @@ class Record:
     ) -> Record:
         """A new record; its name sorts after those that are there, though a clock be set back. Raises GpunodeError where
         it cannot be written."""
-        folder = folder or default_folder()
+        folder = folder or runs_folder(inventory)
         began = max(
             [int(time.time()), *(stamp + 1 for path in folder.glob("*.jsonl") if (stamp := _stamp(path)))]
         )
@@ -352,7 +355,7 @@ class Record:
     @property
     def paused(self) -> bool:
         """True if no further batch should begin: see `pause`."""
-        return pause_file(self.id, folder=self.path.parent).exists()
+        return pause_file(self.path.parent, self.id).exists()
 
     @property
     def begun(self) -> tuple[str, ...]:
@@ -363,7 +366,7 @@ class Record:
         """Note that the run has ended: there is nothing to resume."""
         self._write({"ended": time.time()})
         with suppress(OSError):
-            pause_file(self.id, folder=self.path.parent).unlink(missing_ok=True)
+            pause_file(self.path.parent, self.id).unlink(missing_ok=True)
 
     def _write(self, *lines: Mapping[str, Any]) -> None:
         with self._lock:
@@ -420,12 +423,19 @@ def _node_of(difference: Difference) -> str:
     return difference.node or (title.name if title.kind == "Node" and not title.part else "")
 
 
-def default_folder() -> Path:
-    """The folder with the records of this user's runs."""
+def state_folder(inventory: Path) -> Path:
+    """The folder with this user's records of the inventory: beside it where there is a folder for them, as in a demo."""
+    if localfile.is_own_folder(own := inventory.absolute().parent / localfile.STATE):
+        return own / "gpunode"
     state = os.environ.get("XDG_STATE_HOME", "")
-    return (Path(state) if state else Path.home() / ".local/state") / "gpunode/runs"
+    return (Path(state) if state else Path.home() / ".local/state") / "gpunode"
 
 
-def pause_file(run: str, *, folder: Path | None = None) -> Path:
-    """While this file exists, the run with this id begins no further batch."""
-    return (folder or default_folder()) / f"{run}.pause"
+def runs_folder(inventory: Path) -> Path:
+    """The folder with the records of this user's runs of the inventory."""
+    return state_folder(inventory) / "runs"
+
+
+def pause_file(folder: Path, run: str) -> Path:
+    """While this file exists, the run with this id begins no further batch. `folder`: of its record."""
+    return folder / f"{run}.pause"

@@ -67,7 +67,7 @@ def plan_hosts(
 ) -> Hosts:
     """Locate these probed members in the cluster, show their plans and whom they disturb, and put them in batches. `begun`: by the run
     that this one resumes."""
-    placed = impact.locate(api, members)
+    placed = impact.locate(api, members, session.inventory)
     namespace, planners = session.inventory.cluster.namespace, session.planners
     members = impact.find_impact(api, namespace, members, placed, strict=True, planners=planners)
     members = control_plane.refuse_unnamed(session.inventory, members)

@@ -117,8 +117,14 @@ def plan_host(host: Host, journal: Journal, run: str, facts: Facts) -> Outcome:
     except Refused as refused:
         return Outcome(host.name, "refused", facts, problem=refused.problem)
     steps = (StepPlan(STEP, changes),) if changes else ()
+    undone = any(entry.undoes == run for entry in journal)  # as far as it can be
     return Outcome(
-        host.name, "planned" if changes else "right", facts, plan=Plan(host.name, steps), left=left
+        host.name,
+        "planned" if changes else "right",
+        facts,
+        plan=Plan(host.name, steps),
+        left=left,
+        kept=bool(left) and not changes and not undone,
     )
 
 

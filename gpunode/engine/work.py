@@ -20,7 +20,7 @@ from gpunode.links.node import parse as node_of
 from gpunode.links.node.drain import Work
 from gpunode.links.plugin import daemonset
 from gpunode.links.plugin.other_owners import OTHER_OWNER
-from gpunode.model import GpuUser, OnEvent, Outcome
+from gpunode.model import Event, GpuUser, OnEvent, Outcome
 from gpunode.wording import advise, few, several
 
 BUSY = "busy"  # code: work did not end in time
@@ -329,6 +329,7 @@ def wait_for_end(
     if mode == "kill":
         return End("", member.outcome)
     notify, end = stages(emit, member.host.name), time.monotonic() + seconds
+    emit_probe = emit
     # pods, by uid and by name: that of a static pod's processes is not its object's
     services: set[str] | None = None
     idle: Sequence[Work] = ()
@@ -355,12 +356,16 @@ def wait_for_end(
             if idle and not before:
                 names = few([f"{pod.name} ({pod.standstill})" for pod in idle], NAMED)
                 notify(f"not waited for, as nothing runs there on GPUs: {names}")
-        outcome = converge.probe_and_plan(visit, emit)
+        outcome = converge.probe_and_plan(visit, emit_probe)
         users = users_of(outcome.facts.gpu_users if outcome.facts else (), services)
         if not users or time.monotonic() >= end or stopped():
             return End(users, outcome, bool(idle))
         notify(f"waiting for {users} to leave the GPUs")
+        emit_probe = _ignore  # the next ones are of this wait
         time.sleep(PROBE_SECONDS)
+
+
+def _ignore(_event: Event) -> None: ...
 
 
 def users_of(users: Iterable[GpuUser], services: Collection[str] | None) -> str:

@@ -54,6 +54,7 @@ class Outcome:
 
     `spent`: seconds of the applies by phase. `disturbs`: what the plan interrupts, if that was asked for. `install`: the host lacks Python, and this program can install it.
     `repository`: the host is refused because neither it nor the inventory has this repository of NVIDIA's. `left`: of an undo or a `forget`; None: it is none.
+    `kept`: of an undo: all that the run changed on the host stays.
     """
 
     host: str
@@ -69,6 +70,7 @@ class Outcome:
     install: str = ""
     repository: Literal["driver", "toolkit", ""] = ""
     left: tuple[Left, ...] | None = None
+    kept: bool = False
 
     @property
     def why(self) -> str:

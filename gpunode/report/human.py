@@ -78,6 +78,7 @@ class Human:
         self._waits: dict[
             str | None, float
         ] = {}  # host -> when a message of its wait was shown, without a terminal
+        self._messages: dict[str | None, str] = {}  # host -> the last one
         self._line = Line(self._err)
         self._folded: list[Callable[[], None]] = []  # shows what was shown without diffs again, with them
 
@@ -106,10 +107,12 @@ class Human:
             self._err_print((f" {where}{event.message}\n", "dim"))
 
     def _repeats(self, event: Event) -> bool:
-        """True if this is one more of a wait's messages, less than a minute after the last that was shown."""
+        """True if this is one more of a wait's messages, less than a minute after the last that was shown, or the last message again."""
+        same = self._messages.get(event.host) == event.message
+        self._messages[event.host] = event.message
         if not WAIT.search(event.message):
             self._waits.pop(event.host, None)
-            return False
+            return same
         now, shown = time.monotonic(), self._waits.get(event.host)
         if shown is not None and now - shown < AGAIN:
             return True
@@ -188,6 +191,9 @@ class Human:
             self._print_headed("batches", plans.batches(rows))
             return
         if kind == "cause" and all(row[2] == 1 for row in rows):  # as the chains above have them
+            return
+        if kind == "left":
+            self._print_headed("stays", runs.left(rows))
             return
         if kind in WRITTEN:
             self._print(WRITTEN[kind](rows))

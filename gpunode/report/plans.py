@@ -240,7 +240,8 @@ def plan_lines(outcome: Outcome, width: int, *, diff: bool | None) -> Iterator[P
         yield from _notes(outcome, 0)
     elif outcome.problem is None:
         broken = ("✗ broken, with nothing to change\n", "red")
-        state = broken if status_of(outcome) == "broken" else ("= up to date\n", "dim")
+        right = "up to date" if outcome.left is None else "nothing to undo"
+        state = broken if status_of(outcome) == "broken" else (f"= {right}\n", "dim")
         yield from (f" {outcome.host:<{width}}  ", state)
         yield from _notes(outcome, width)
     yield from failure(outcome, width)

@@ -24,7 +24,7 @@ RECORDED: Mapping[str, tuple[str, str]] = {
     "in use": ("✓", "green"),
     "undone": ("✓", "green"),
     "forgotten": ("✓", "green"),
-    **dict.fromkeys(("skipped", "waiting"), ("·", "dim")),
+    **dict.fromkeys(("skipped", "waiting", "kept"), ("·", "dim")),
     **dict.fromkeys(("cordoned", "drained", "changing", "changed"), ("?", "yellow")),  # under way, or cut off
 }
 REVIEWED = ("·", "dim")  # a change of a plan in a file
@@ -150,10 +150,8 @@ def reviewed(rows: Sequence[Sequence[Any]]) -> Iterator[Part]:
 
 
 def group_rows(kind: str, rows: Sequence[Sequence[Any]]) -> Sequence[Sequence[Any]]:
-    """The proofs of many hosts, or of many GPUs: a row for all that ended alike. What an undo leaves: a row for each reason. No phases
-    of less than a second. Other tables as they are."""
-    if kind == "left":
-        return _group_left(rows)
+    """The proofs of many hosts, or of many GPUs: a row for all that ended alike. No phases of less than a
+    second. Other tables as they are."""
     if kind == "phase":
         return [row for row in rows if row[1] >= 1]
     if len(rows) <= MANY or kind not in ("verified", "vectoradd"):
@@ -170,15 +168,17 @@ def group_rows(kind: str, rows: Sequence[Sequence[Any]]) -> Sequence[Sequence[An
     return [_row_of_all(kind, same) for same in groups.values()]
 
 
-def _group_left(rows: Sequence[Sequence[Any]]) -> Sequence[Sequence[Any]]:
-    """Rows of host, code, what and why: one for all that stays for the same reason, and for all hosts alike."""
-    things: dict[tuple[Any, ...], list[str]] = {}
-    for host, code, what, why in rows:
-        things.setdefault((host, code, why), []).append(what)
-    hosts: dict[tuple[Any, ...], list[str]] = {}
-    for (host, code, why), names in things.items():
-        hosts.setdefault((code, ", ".join(names), why), []).append(host)
-    return [(", ".join(ranges(names)), *alike) for alike, names in hosts.items()]
+def left(rows: Sequence[Sequence[Any]]) -> Iterator[str]:
+    """What an undo leaves: of rows of host ("": the cluster), code, what and why, a line for all that stays for the same reason, and for
+    all hosts alike."""
+    things: dict[tuple[str, str], list[str]] = {}
+    for host, _, what, why in rows:
+        things.setdefault((host or "cluster", why), []).append(what)
+    hosts: dict[tuple[str, str], list[str]] = {}
+    for (host, why), names in things.items():
+        hosts.setdefault((", ".join(names), why), []).append(host)
+    for (what, why), names in hosts.items():
+        yield f"{', '.join(ranges(names))}: {what}: {why}"
 
 
 def _row_of_all(kind: str, same: Sequence[Sequence[Any]]) -> Sequence[Any]:

@@ -16,7 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from gpunode.engine.overview import RunLine
-from gpunode.engine.phases import WORK
+from gpunode.engine.phases import WAITS, WORK
 from gpunode.model import Event, Outcome
 from gpunode.report.plain import Part, end_quietly, lines, plain
 from gpunode.report.plans import WORDS
@@ -197,9 +197,11 @@ class Live:
             done, of = int(str(event.data["n"])), int(str(event.data["of"]))
             step, filled = f"{done + 1}/{of} ", BAR * done // of
             self._bars[host] = "█" * filled + "░" * (BAR - filled)
-        self._doing[host] = (time.monotonic(), step + event.message)
         kind = str(event.data.get("kind", ""))
-        self._stage[host] = WORK.get(kind, "") or STAGES.get(event.message, "waits")
+        stage = WORK.get(kind, "") or STAGES.get(event.message, WAITS)
+        waits = stage == self._stage.get(host) == WAITS  # the same wait, of which there is news
+        since = self._doing[host][0] if waits else time.monotonic()
+        self._doing[host], self._stage[host] = (since, step + event.message), stage
         if not self._console.is_terminal:
             self._console.print(to_text(f" {host:<{self._width}}  {step}{event.message}"))
 

@@ -104,6 +104,21 @@ def test_enable_in_a_demo_without_a_scheduler_says_what_the_demo_shows(demo: Dem
     assert "`gpunode share inspect`, `fsck` and `simulate`" in told
 
 
+@pytest.mark.parametrize("command", ["enable", "disable"])
+def test_all_missing_rights_are_named_at_once(demo: Demo, command: str) -> None:
+    """Those of the run's Lease, of the extender's objects, and of the scheduler's pods."""
+    text = (demo.folder / "inventory.yaml").read_text()
+    (demo.folder / "nobody.yaml").write_text(
+        text.replace("kubeconfig: kubeconfig", "kubeconfig: kubeconfig-nobody")
+    )
+    done = operators.gpunode(demo.folder, "share", command, "nobody.yaml", "--yes")
+    assert done.returncode == 1, done.stdout
+    first = done.stderr.splitlines()[0]
+    for right in ("leases.coordination.k8s.io", "clusterroles.rbac.authorization.k8s.io", "get pods in"):
+        assert right in first
+    assert first.endswith(": nothing was changed")
+
+
 def test_where_nothing_makes_the_extenders_pods_enable_says_so_and_what_stays(demo: Demo) -> None:
     """Long before the end of the wait, whose limit it names; `share disable` takes it back."""
     path = demo.states[HOST].root / MANIFEST.lstrip("/")

@@ -118,6 +118,24 @@ def test_an_upgrade_of_the_driver_is_undone_also_where_operator_or_apply_is_kill
         assert software(demo) == before
 
 
+def test_an_undo_that_can_put_nothing_back_says_so_and_leaves_the_cluster_as_it_is() -> None:
+    with Demo([kinds.old_host("gpu-1")]) as demo:
+        written = demo.folder / "hosts/gpu-1/root/etc/modules-load.d/gpunode.conf"
+        for text in ("nvidia\n", "vfio\n"):
+            done = operators.gpunode(demo.folder, "provision", "inventory.yaml", "--yes", "--json")
+            assert done.returncode == 0, done.stdout + done.stderr
+            written.write_text(text)
+        labels, full = node(client(demo), "gpu-1"), objects(demo)
+        kept = operators.gpunode(demo.folder, "undo", "last", "--yes")
+        assert kept.returncode == 4, kept.stdout + kept.stderr
+        assert "gpu-1  = nothing to undo" in kept.stdout
+        assert "/etc/modules-load.d/gpunode.conf: changed since the run" in kept.stdout
+        assert "Nothing to undo: gpu-1: all that the run changed there stays" in kept.stderr
+        assert (node(client(demo), "gpu-1"), objects(demo)) == (labels, full)
+        listed = of_kind(operators.gpunode(demo.folder, "history", "--json"), "run")
+    assert listed[0]["result"] == {"kept": 1}
+
+
 def test_a_host_whose_journal_has_nothing_of_the_run_is_refused() -> None:
     with Demo([kinds.old_host("gpu-1")]) as demo:
         done = operators.gpunode(demo.folder, "provision", "inventory.yaml", "--yes", "--no-run", "--json")

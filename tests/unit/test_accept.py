@@ -33,13 +33,15 @@ from gpunode.engine.member import Member
 from gpunode.engine.session import Session
 from gpunode.errors import HostError, Problem, Unreachable
 from gpunode.links.node import parse
-from gpunode.model import ExpectedGpus, Host, MigDevice, Outcome, Ssh, Verdict
+from gpunode.model import Cluster, ExpectedGpus, Host, Inventory, MigDevice, Outcome, Ssh, Verdict
 from gpunode.model import Gpu as GpuFacts
 from gpunode.sim.host.kinds import MODELS
 from gpunode.sim.host.machine import SimGpu
 from gpunode.sim.node.accept import measure
 
 DAY = 86400.0
+
+INVENTORY = Inventory("inventory.yaml", (), Cluster())
 
 
 def host(number: int, model: str = "h100", count: int = 4, level: str = "standard") -> Measurements:
@@ -301,12 +303,12 @@ def test_a_quick_run_is_not_enough_where_an_acceptance_is_required(
     def accept(level: str) -> list[Verdict]:
         session = Visits(gpu={"output": dumps(host(1, level=level)), "error": ""})
         acceptance.accept_on_hosts(cast("Session", session), level)
-        return list(accepted.judge_record(member, chain, uuids, time.time()))
+        return list(accepted.judge_record(accepted.folder(INVENTORY), member, chain, uuids, time.time()))
 
     *_, last = accept("quick")
     assert last.status == "broken"
     assert "it was quick, and the inventory asks for standard" in last.cause
-    assert accepted.is_due(member, uuids, time.time())
+    assert accepted.is_due(accepted.folder(INVENTORY), member, uuids, time.time())
     assert [link.status for link in accept("standard")] == ["ok"]
     assert [link.status for link in accept("quick")] == ["ok"]
 
@@ -321,7 +323,9 @@ def test_an_acceptance_on_the_host_counts_for_its_node(
     acceptance.accept_on_hosts(cast("Session", session), "standard")
     node = parse({"metadata": {"name": "gpu", "uid": "12345678-9"}, "spec": {}, "status": {}})
     member, seen = Member(session.hosts[0], node=node), [gpu.uuid for gpu in host(number).gpus]
-    (link,) = accepted.judge_record(member, [Verdict.ok("pod", "passed")], seen, time.time())
+    (link,) = accepted.judge_record(
+        accepted.folder(INVENTORY), member, [Verdict.ok("pod", "passed")], seen, time.time()
+    )
     assert ("accepted just now" in link.text, link.cause) == (counts, "")
 
 
@@ -340,6 +344,7 @@ class Visits:
 
     def __init__(self, **answers: dict[str, str] | HostError) -> None:
         self.hosts = tuple(Host(name, Ssh(name)) for name in answers)
+        self.inventory = INVENTORY
         self.reporter = Rows()
         self._answers = answers
 
@@ -389,12 +394,19 @@ def test_hosts_without_kubernetes_are_accepted_and_their_record_is_read_again(
     assert whys == {"good": "", "silent": "no driver", "gone": "no route"}
     assert "good: dcgmi passed in 31 s: pass 12." in session.reporter.notes
     member, chain = Member(session.hosts[0]), [Verdict.ok("kubelet", "it runs")]
-    (link,) = accepted.judge_record(member, chain, ended["good"].stamp(DAY).uuids, time.time())
+    (link,) = accepted.judge_record(
+        accepted.folder(INVENTORY), member, chain, ended["good"].stamp(DAY).uuids, time.time()
+    )
     assert link.text.startswith("it runs; accepted just now (standard), valid until")
-    (link,) = accepted.judge_record(member, chain, ["GPU-new"], time.time())
+    (link,) = accepted.judge_record(accepted.folder(INVENTORY), member, chain, ["GPU-new"], time.time())
     assert (link.status, link.cause) == ("ok", "the acceptance does not count: it leaves out GPU-new")
     required = replace(member, host=replace(member.host, accept_required=True))
-    assert [link.status for link in accepted.judge_record(required, chain, ["GPU-new"], time.time())] == [
+    assert [
+        link.status
+        for link in accepted.judge_record(
+            accepted.folder(INVENTORY), required, chain, ["GPU-new"], time.time()
+        )
+    ] == [
         "ok",
         "broken",
     ]

@@ -22,7 +22,7 @@ from gpunode import inventory
 from gpunode.cli import app
 from gpunode.cluster.lease import Held
 from gpunode.commands import verify
-from gpunode.engine import cluster_diff, converge, impact, nodes, plan_file, work
+from gpunode.engine import cluster_diff, converge, impact, nodes, plan_file, record, work
 from gpunode.engine.fleet import Visit
 from gpunode.engine.member import Member
 from gpunode.errors import ClusterError, Declined, KubeconfigUnusable, Problem, StalePlan, UsageError
@@ -442,14 +442,17 @@ def test_a_plans_file_is_told_from_an_inventory_and_belongs_to_its_folder(comman
 
 
 def test_a_plan_of_another_folder_is_recorded_beside_its_inventory(
-    command: Command, asked: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    command: Command, asked: list[str], tmp_path: Path
 ) -> None:
-    monkeypatch.setenv("XDG_STATE_HOME", "usual")
-    (tmp_path / "other").mkdir()
-    command("plan", "--limit", "right", "--out", "other/friday.plan")
+    """Not beside the plan's file, which may be in the folder of a demo."""
+    demo, env = tmp_path / "demo", dict(os.environ)
+    (demo / STATE).mkdir(mode=0o700, parents=True)
+    command("plan", "--limit", "right", "--out", "demo/friday.plan")
+    command("provision", "demo/friday.plan")
+    assert (asked, dict(os.environ), list((demo / STATE).iterdir())) == ([], env, [])
     (tmp_path / STATE).mkdir(mode=0o700)
-    command("provision", "other/friday.plan")
-    assert (asked, os.environ["XDG_STATE_HOME"]) == ([], str(tmp_path / STATE))
+    assert record.runs_folder(tmp_path / "inventory.yaml") == tmp_path / STATE / "gpunode/runs"
+    assert demo not in record.runs_folder(tmp_path / "other/inventory.yaml").parents
 
 
 @pytest.mark.parametrize(

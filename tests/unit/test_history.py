@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -17,8 +18,8 @@ from gpunode.cli import app
 from gpunode.cluster.objects.difference import Difference
 from gpunode.commands import undo as undoing
 from gpunode.engine import undo_cluster
-from gpunode.engine.history import find, read, recent
-from gpunode.engine.record import Record, RunOptions, State, default_folder
+from gpunode.engine.history import read, recent
+from gpunode.engine.record import Record, RunOptions, State, runs_folder
 from gpunode.engine.session import Session
 from gpunode.errors import GpunodeError
 from gpunode.model import Cluster, Host, Inventory, Plan, Reboot, Service, Ssh, StepPlan, Title, WriteFile
@@ -80,10 +81,10 @@ def of_kind(found: list[dict[str, Any]], kind: str) -> list[dict[str, Any]]:
 
 def test_an_undo_names_hosts_that_have_left_the_inventory(capsys: pytest.CaptureFixture[str]) -> None:
     """Those that the run has changed, or was changing."""
-    run_id = recorded().id
+    made = recorded()
     inventory = Inventory("inventory.yaml", (Host("a", Ssh("a")),), Cluster())
     session = Session(inventory, (), {}, report.make(json=True, quiet=True), 1)
-    undo_cluster._show_left(session, (), find(run_id), undo_cluster.ClusterPlan())
+    undo_cluster._show_left(session, (), read(made.path), undo_cluster.ClusterPlan())
     left = of_kind(jsonlines.parse(capsys.readouterr().out), "left")
     assert [(line["host"], line["code"]) for line in left] == [("b", "kept"), ("c", "kept"), ("", "cluster")]
 
@@ -100,7 +101,7 @@ def test_an_undo_names_labels_that_stay_with_the_reason(capsys: pytest.CaptureFi
     session = Session(
         Inventory("inventory.yaml", here, Cluster()), (), {}, report.make(json=True, quiet=True), 1
     )
-    undo_cluster._show_left(session, (), find(made.id), undo_cluster.ClusterPlan(), {"c"})
+    undo_cluster._show_left(session, (), read(made.path), undo_cluster.ClusterPlan(), {"c"})
     left = of_kind(jsonlines.parse(capsys.readouterr().out), "left")
     assert [(line["what"], line["why"]) for line in left if line["code"] == "cluster"] == [
         ("labelled Node node-a", "not in --limit"),
@@ -118,7 +119,7 @@ def test_undo_last_takes_the_last_run_of_this_inventory(
     mine = Record.begin(Path("inventory.yaml"), ["a"], RunOptions()).id
     other = Record.begin(Path("other.yaml"), ["a"], RunOptions()).id
     undone: list[str] = []
-    monkeypatch.setattr(undoing, "undo", lambda _, run, __: undone.append(run) or 0)
+    monkeypatch.setattr(undoing, "undo", lambda _, run, __: undone.append(run.id) or 0)
     assert [run("undo", *words)[0] for words in (["last"], ["last", "other.yaml"], [other[:-1]])] == [0, 0, 0]
     assert undone == [mine, other, other]
     shown = [lines("show", "last", *words)[0]["run"] for words in ((), ("other.yaml",))]
@@ -143,7 +144,7 @@ def test_undo_last_does_not_take_an_unfinished_undo_back(
     if ended:
         second.end()
     undone: list[str] = []
-    monkeypatch.setattr(undoing, "undo", lambda _, run, __: undone.append(run) or 0)
+    monkeypatch.setattr(undoing, "undo", lambda _, run, __: undone.append(run.id) or 0)
     code, text = run("undo", "last")
     assert (code, undone) == ((2, []) if refused else (0, [second.id]))
     assert not refused or second.id in text
@@ -155,7 +156,7 @@ def test_an_undo_says_which_run_it_takes_back(capsys: pytest.CaptureFixture[str]
     session = Session(
         Inventory("inventory.yaml", (), Cluster()), (), {}, report.make(json=True, quiet=True), 1
     )
-    undoing.undo(session, made.id, undoing.UndoOptions())
+    undoing.undo(session, read(made.path), undoing.UndoOptions())
     (note, *_) = of_kind(jsonlines.parse(capsys.readouterr().out), "note")
     assert note["message"].startswith(f"Undoes run {made.id}: began ")
     assert "@" in note["message"]
@@ -254,7 +255,12 @@ def test_a_gpunode_of_the_release_before_reads_an_object() -> None:
 def test_objects_of_an_older_record_have_their_titles() -> None:
     """It has them as text alone."""
     made = Record.begin(Path("inventory.yaml"), ["a"], RunOptions())
-    titles = [Title("Node", "node-a"), Title("DaemonSet", "p", "gpunode"), Title("RuntimeClass", "nvidia")]
+    titles = [
+        Title("Node", "node-a"),
+        Title("Node", "node-a", part="annotation gpunode.dev/device-plugin"),
+        Title("DaemonSet", "p", "gpunode"),
+        Title("RuntimeClass", "nvidia"),
+    ]
     made.cluster([Difference(title, "created") for title in titles], {})
     lines = [json.loads(line) for line in made.path.read_text().splitlines()]
     made.path.write_text("".join(json.dumps({**line, "title": None}) + "\n" for line in lines))
@@ -309,8 +315,9 @@ def old(folder: Path) -> None:
 
 
 def test_an_older_record_is_shown_without_what_it_lacks() -> None:
-    default_folder().mkdir(parents=True)
-    old(default_folder())
+    folder = runs_folder(Path("inventory.yaml"))
+    folder.mkdir(parents=True)
+    old(folder)
     (line,) = of_kind(lines("history"), "run")
     assert (line["by"], line["took"], line["result"], line["ended"]) == (
         "", 65.0, {"proven": 1}, "1970-01-01T00:01:15+00:00"
@@ -398,3 +405,25 @@ def test_a_bundle_has_the_last_runs_of_its_hosts() -> None:
     ]
     assert recent(Path("inventory.yaml"), 5, hosts={"a"}) == [runs[2], runs[0]]
     assert recent(Path("inventory.yaml"), 2) == [runs[2], runs[1]]
+
+
+@pytest.mark.parametrize(
+    ("options", "command"), [({}, "provision"), ({"undo": "r1"}, "undo"), ({"command": "forget"}, "forget")]
+)
+def test_the_list_of_runs_fits_80_columns_and_names_their_commands(
+    options: dict[str, str], command: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name, value in (("FORCE_COLOR", "1"), ("NO_COLOR", "1"), ("COLUMNS", "80"), ("TERM", "xterm")):
+        monkeypatch.setenv(name, value)
+    inventory = tmp_path.parent / "a-folder-with-a-long-name" / "inventory.yaml"
+    Record.begin(inventory, ["a", "b"], RunOptions(**options)).host("a", "proven")
+    _, text = run("history")
+    head, row = (
+        line for line in re.sub(r"\x1b\[[0-9;]*m", "", text).splitlines() if "RUN" in line or command in line
+    )
+    assert head.split() == ["RUN", "COMMAND", "BEGAN", "TOOK", "INVENTORY", "RESULT"]
+    assert max(map(len, (head, row))) <= 80
+    assert "me/inventory.yaml  1 verified" in row
+    (listed,) = of_kind(lines("history"), "run")
+    assert (listed["command"], listed["undoes"]) == (command, options.get("undo", ""))

@@ -245,7 +245,7 @@ def test_a_run_is_running_as_long_as_its_process_lives(under_way: Record) -> Non
     run = read(under_way.path)
     assert is_running(run)
     assert str(history._result(run)) == "2 waiting; under way"
-    took = history._row(replace(run, began=run.began - 300), whole=False)[2]
+    took = history._row(replace(run, began=run.began - 300), whole=False)[history.COLUMNS.index("took")]
     assert isinstance(took, float)
     assert took >= 300  # so far, also while its record grows by no line
     line = sum_up_run(run, running=True, paused=False, now=time.time())
@@ -259,7 +259,7 @@ def test_a_record_without_its_process_is_of_no_running_run(tmp_path: Path) -> No
     path = tmp_path / "r.jsonl"
     path.write_text(json.dumps({"format": record.FORMAT, "hosts": ["a"], "inventory": "i"}) + "\n")
     run = read(path)
-    assert not is_running(run, folder=tmp_path)
+    assert not is_running(run)
     assert sum_up_run(run, running=False, paused=False, now=0).state == "cut off"
     assert str(history._result(run)) == "1 waiting; it was cut off"
 

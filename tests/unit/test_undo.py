@@ -601,6 +601,24 @@ def test_a_version_is_not_missed_while_its_repository_is_to_come_back() -> None:
     assert left == ()
 
 
+@pytest.mark.parametrize(
+    ("more", "now", "kept"),
+    [
+        ((), "by hand", True),
+        ((), "1", False),  # as before the run already
+        ((), "2", False),  # it is restored
+        ((Entry("b", "r2", path="/etc/b", undoes="r1"),), "by hand", False),  # an undo that is run again
+    ],
+)
+def test_a_host_of_which_an_undo_can_put_nothing_back_is_named(
+    more: tuple[Entry, ...], now: str, kept: bool
+) -> None:
+    outcome = undo.plan_host(
+        cases.host("gpu-1"), [file("/etc/a", "1", "2"), *more], "r1", facts({"/etc/a": now})
+    )
+    assert outcome.kept == kept
+
+
 def test_packages_that_gpunode_brought_are_those_that_no_run_has_seen_before() -> None:
     first = changed(run="", packages={"a": (None, "1"), "b": ("1", "2"), "c": (None, "1")})
     entries = [first, changed(packages={"a": ("1", "3"), "c": ("1", None)})]

@@ -105,6 +105,12 @@ def all_objects(namespace: str) -> list[Object]:
     return [manifest for manifest in own if manifest["kind"] != "Namespace"] + second_objects(namespace)
 
 
+def rights_to_apply(api: Api, namespace: str, *, second: bool) -> tuple[Right, ...]:
+    """Rights to apply the extender's objects; `second`: and a second scheduler's."""
+    ours = Spec(namespace, PluginImage("any"), Share(), dict.fromkeys(FILES, "")).manifests
+    return rights.of_objects(apply.fit(api, [*ours, *(second_objects(namespace) if second else ())]))
+
+
 def rights_to_remove(api: Api, namespace: str) -> tuple[Right, ...]:
     """What `remove` takes."""
     own = [manifest for manifest in all_objects(namespace) if api.served.has(manifest["kind"])]

@@ -46,6 +46,8 @@ from .fake import FakeApi
 RUN, EARLIER = "20261126T001546Z-ab12", "20261125T230000Z-0c0d"
 OTHER = {"key": "dedicated", "value": "ml", "effect": "NoSchedule"}
 
+INVENTORY = Inventory("inventory.yaml", (), Cluster())
+
 
 def of(fake: FakeApi) -> list[dict[str, str]]:
     (node,) = fake.all("Node")
@@ -164,7 +166,7 @@ def test_a_node_whose_required_acceptance_ran_out_is_tainted_again(
     api: Api, fake: FakeApi, ago: float, host: dict[str, bool], expected: bool
 ) -> None:
     """By the inventory alone; one by one, so that never more than a share of the cluster is closed."""
-    (member,) = impact.locate(api, [accepted_until(fake, time.time() - ago, **host)])
+    (member,) = impact.locate(api, [accepted_until(fake, time.time() - ago, **host)], INVENTORY)
     assert work.is_tainted_until_proven(member, asked=True) is expected
     open_nodes = [
         Member(Host(name, Ssh(name)), Outcome(name, "right"), nodes.parse(add_node(fake, name)))
@@ -200,7 +202,7 @@ def test_an_acceptance_that_ends_after_the_plan_closes_no_node_of_its_batches(
     """All of a fleet were accepted at once: the batches let no more nodes close than the plan found."""
     planned = [accepted_until(fake, 100.0)]
     monkeypatch.setattr(accepted, "closes_again", lambda *_: False)
-    members = impact.find_impact(api, "", planned, impact.locate(api, planned), strict=True)
+    members = impact.find_impact(api, "", planned, impact.locate(api, planned, INVENTORY), strict=True)
     monkeypatch.undo()
     work.taint_until_proven(api, members, RUN, True, report.make(json=True, quiet=True), changing=False)
     assert of(fake) == []

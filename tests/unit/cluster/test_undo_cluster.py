@@ -460,5 +460,15 @@ def test_the_end_of_an_undo_names_the_hosts_that_it_has_changed(
 ) -> None:
     reporter = mock.Mock()
     partly = Member(Host("b", Ssh("b")), Outcome("b", status, applied=(REMOVAL,), left=()))
-    undoing.report_undone((partly, Member(BEFORE, Outcome("a", "right", left=()))), reporter)
+    undoing.report_undone((partly, Member(BEFORE, Outcome("a", "right", left=()))), (), reporter)
     assert str(reporter.note.call_args_list[0].args[0]).startswith(f"{first}Nothing was verified")
+
+
+@pytest.mark.parametrize(("labelled", "kept"), [(True, frozenset[str]()), (False, frozenset({"a"}))])
+def test_a_host_whose_node_changes_is_undone_though_all_on_the_host_stays(
+    runs: Runs, labelled: bool, kept: frozenset[str]
+) -> None:
+    """Its labels came with the run as its files did."""
+    stays = Outcome("a", "right", left=(Left("kept", "/etc/a", "changed since the run"),), kept=True)
+    planned = undo_cluster.ClusterPlan({"a": undo_cluster.NodePlan({}, ("-tier=a",) if labelled else (), ())})
+    assert undoing.kept_hosts((Member(BEFORE, stays, node(runs.api)),), planned) == kept
