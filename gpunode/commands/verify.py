@@ -12,7 +12,7 @@ from typing import TypeAlias, get_args
 from gpunode.cluster import rights
 from gpunode.cluster.api.kinds import Object
 from gpunode.commands.causes import report_causes
-from gpunode.engine import accepted, converge, fleet, history, nodes
+from gpunode.engine import accepted, converge, fleet, history, impact, nodes
 from gpunode.engine.chain import judge_host, stop_at_broken
 from gpunode.engine.exit_codes import DRIFT, REFUSED
 from gpunode.engine.member import Member, Members
@@ -43,7 +43,8 @@ def verify(session: Session, *, run: bool) -> int:
         chains = _with_containers(session, members, chains)
     chains = _with_work(session, members, chains)
     broken = list(find_broken(chains))
-    for host, chain in sorted(chains.items(), key=lambda item: item[0] in broken):  # last: what is read first
+    shown = _with_impact(session, members, chains)
+    for host, chain in sorted(shown.items(), key=lambda item: item[0] in broken):  # last: what is read first
         reporter.links(host, chain)
     for member in members:
         for restart in member.facts.unconfirmed if member.facts else ():
@@ -190,6 +191,28 @@ def _with_containers(
         return runtime.insert_container(chain, verdict)
 
     return {host: add(chain, verdicts.get(host)) for host, chain in chains.items()}
+
+
+def _with_impact(session: Session, members: Members, chains: Mapping[str, Chain]) -> Mapping[str, Chain]:
+    """The chains; the fix of a broken link has what it interrupts, as far as that is known."""
+    broken = [member for member in members if member.host.name in find_broken(chains) and member.has_changes]
+    if not broken:
+        return chains
+    inventory, api = session.inventory, None
+    placed: Members = ()
+    if inventory.cluster.plugin is not None:
+        with suppress(ClusterError):
+            api = nodes.connect(inventory)
+            placed = nodes.locate(api, broken, seconds=0, notify=lambda _: None)
+    known = impact.find_impact(api, inventory.cluster.namespace, broken, placed, strict=False)
+    by_host = {member.host.name: member for member in known}
+
+    def add(host: str, link: Verdict) -> Verdict:
+        if host not in by_host or link.status != "broken":
+            return link
+        return link.with_cause(link.cause, impact.add_to_fix(link.fix, by_host[host]))
+
+    return {host: tuple(add(host, link) for link in chain) for host, chain in chains.items()}
 
 
 def _with_work(session: Session, members: Members, chains: Mapping[str, Chain]) -> Mapping[str, Chain]:

@@ -145,6 +145,7 @@ def why_gpu(session: Session, uuid: str, *, hosts: bool) -> int:
     ((usage, gpu),) = seen
     item = _item(cluster, usage.node)
     problems = [*_judge_gpu(gpu, parse(item)), *why_closed(item)]
+    problems += [each for each in _ask_hosts(cluster, [usage.node]).values() if not each.subject]
     users = [f"{user.pod} ({user.units} {user.resource})" for user in gpu.users or ()]
     state = "its users unknown" if gpu.users is None else "free"
     if users:
@@ -418,19 +419,9 @@ def broken_link(member: Member, chain: Sequence[Verdict]) -> Problem | None:
     good = " ".join(f"{each.layer} ✓" for each in chain if each.status == "ok")
     what = f"link `{verdict.layer}` of host {member.host.name} is broken: {verdict.text}"
     cause = lines((verdict.cause, f"{good} {verdict.layer} ✗".strip()))
-    fix = lines((verdict.fix, _describe_impact(member)), " ")
+    fix = impact.add_to_fix(verdict.fix, member)
     code, layer = verdict.problem.code or verdict.layer, verdict.layer
     return replace(verdict.problem, code=code, what=what, layer=layer, cause=cause, fix=fix)
-
-
-def _describe_impact(member: Member) -> str:
-    """What a provision of the host disturbs; "" where it would change nothing."""
-    if not member.has_changes:
-        return ""
-    if member.disturbs.pods is None:
-        return "(the pods there are not known)"
-    affected = few(list(member.disturbs.pods), 3)
-    return f"(disturbs {affected})" if affected else "(disturbs no pod)"
 
 
 def _read_claims(api: Api, pod: Object) -> dict[str, Object | None]:

@@ -44,7 +44,7 @@ from gpunode.model import (
     UninstallDriver,
     WriteFile,
 )
-from gpunode.wording import few
+from gpunode.wording import few, lines
 
 NONE: Mapping[str, Planner] = MappingProxyType({})
 
@@ -123,6 +123,22 @@ def find_impact(
         )
 
     return tuple(side_by_side(assess, placed))
+
+
+def add_to_fix(fix: str, member: Member) -> str:
+    """The fix with what a provision of the member's host interrupts, and whose work; a command can be pasted with it."""
+    if not member.has_changes or "gpunode provision" not in fix:
+        return fix
+    disturbed = member.disturbs
+    what = disturbed.what.describe("reload of the modules or reboot" if disturbed.reload else "reboot")
+    if disturbed.pods is None:
+        whom = "its pods are not known"
+    elif disturbed.ends_work:
+        whom = f"disturbs {few([*disturbed.pods, *map(str, disturbed.processes)], 3)}"
+    else:
+        whom = "disturbs no pod"
+    text = "; ".join(filter(None, (what, whom)))
+    return lines((fix, f"  # {text}" if fix.startswith("gpunode ") and "\n" not in fix else f"({text})"), " ")
 
 
 def _assess(
