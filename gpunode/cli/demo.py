@@ -181,13 +181,9 @@ def stop(name: Name = None) -> None:
     from gpunode.errors import GpunodeError
     from gpunode.sim import registry
 
-    for kept in registry.choose(name):
-        if kept.runs:
-            raise GpunodeError(
-                f"run {kept.runs[0]} is under way in {kept.name}: without the demo it cannot finish and cannot be resumed",
-                hint="End the run first by Ctrl-C, or wait for its end.",
-            )
-    lines = [f"ended {folder}" for folder in registry.stop(name)]
+    busy = {kept.name: why for kept in registry.choose(name) if (why := kept.busy)}
+    idle = [kept.name for kept in registry.choose(name) if kept.name not in busy]
+    lines = [f"ended {folder}" for each in idle for folder in registry.stop(each)]
     lines += [] if name else [f"removed {folder}: a killed demo left it" for folder in registry.sweep()]
     lines += (
         []
@@ -195,6 +191,13 @@ def stop(name: Name = None) -> None:
         else [
             f"{kept.name} runs on, begun in {kept.begun}: `gpunode demo stop {kept.name}` ends it"
             for kept in registry.list_kept()
+            if kept.name not in busy
         ]
     )
-    typer.echo("\n".join(lines) or "no demo was kept running")
+    if lines or not busy:
+        typer.echo("\n".join(lines) or "no demo was kept running")
+    if busy:
+        raise GpunodeError(
+            "\n".join(f"{each} was not stopped: {why}" for each, why in busy.items()),
+            hint="End the command first by Ctrl-C, or wait for its end.",
+        )

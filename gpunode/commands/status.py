@@ -240,7 +240,7 @@ def _notes(node: NodeUsage) -> Iterator[str]:
             state = "" if gpu.unhealthy.code == CORDONED else "unhealthy: "
             yield f"{node.node}: GPU {gpu.index} ({gpu.uuid}) is {state}{gpu.unhealthy.words}"
     if node.holders and (node.reason or any(gpu.users is None for gpu in node.gpus)):
-        yield f"{node.node}: {few(node.holders, NAMED)} use GPUs there; which is not known"
+        yield f"{node.node}: GPUs are in use by {few(node.holders, NAMED)}; which GPUs is not known"
 
 
 def find_differences(

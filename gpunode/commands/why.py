@@ -270,9 +270,11 @@ def _describe_running(cluster: Cluster, pod: Object, text: str) -> tuple[str, li
 
 
 def _judge_node(cluster: Cluster, item: Object) -> Iterator[Problem]:
-    """Why it takes no pods; why it offers fewer GPUs than it has; why they are not accepted."""
+    """Why it takes no pods; why it offers fewer GPUs than it has; why they are not accepted. Of a node that is not Ready first what its
+    host shows: that is the cause."""
     node, closed = parse(item), list(why_closed(item))
-    yield from closed
+    if node.ready:
+        yield from closed
     offers_none = node.labels.get(GPU_LABEL) == "true" and not node.offers
     fewer = offers_none or node.short or node.allocatable < node.capacity
     wrong = why_fewer(cluster, [node.name], ready=bool(fewer)).get(node.name)
@@ -281,6 +283,8 @@ def _judge_node(cluster: Cluster, item: Object) -> Iterator[Problem]:
         if wrong.code == CORDONED:
             fix = lines(_give_back(uuid) for uuid in _cordoned_gpus(cluster, node.name))
         yield replace(wrong, fix=wrong.fix or fix)
+    if not node.ready:
+        yield from closed
     stamp = read_stamp(node.accepted) if node.accepted else None
     if stamp and stamp.failed:
         yield _not_accepted(stamp, node)
@@ -368,7 +372,9 @@ def _probe_all(cluster: Cluster) -> Sequence[Member]:
     session = cluster.session
     members = session.for_each_host(converge.probe_and_plan, plans=False)
     placed = nodes.locate(cluster.api, members, seconds=0, notify=progress(session.reporter))
-    return [member for member in placed if member.facts is not None]
+    namespace = session.inventory.cluster.namespace
+    members = impact.find_impact(cluster.api, namespace, placed, placed, strict=False)
+    return [member for member in members if member.facts is not None]
 
 
 def why_fewer(cluster: Cluster, names: Sequence[str], *, ready: bool = True) -> dict[str, Problem]:

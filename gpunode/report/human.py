@@ -101,7 +101,7 @@ class Human:
         elif self._err.is_terminal and not event.host and not self._quiet:
             self._line.show(event.message)
         elif not self._quiet and event.type != "progress":
-            if self._repeats(event):
+            if self._repeats(event) or event.data.get("batches") == 1:  # the question had all that it says
                 return
             where = f"{event.host}  " if event.host else ""
             self._err_print((f" {where}{event.message}\n", "dim"))

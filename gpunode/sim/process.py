@@ -26,6 +26,7 @@ from gpunode.sim.host.machine import Machine
 PATIENCE = 5.0
 COMMAND = "command.lock"  # held by the gpunode command that the show runs; names its process
 PREFIX = "gpunode-demo-"
+CONNECTED = "connected.lock"  # held while anything is connected to a host
 KEPT = "kept"  # a file with its name, and the folder where its user began it, in the folder of a demo that runs on without its show
 # Bytes of the path that demos' folders are in: below it are sockets, whose paths may have 103 (macOS).
 LONGEST = 35

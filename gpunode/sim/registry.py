@@ -20,9 +20,10 @@ from gpunode.local.files import STATE
 from gpunode.sim import faults, process
 from gpunode.sim.host import hosts, kinds
 from gpunode.sim.host.state import State
-from gpunode.sim.process import KEPT, PREFIX, demos_folder
+from gpunode.sim.process import CONNECTED, KEPT, PREFIX, demos_folder
 
 PATIENCE = 15.0  # seconds for a demo to end, or to serve more hosts
+CLOSING = 2.0  # seconds for connections to end
 YOUNG = 60.0  # seconds in which a folder may still be in creation
 GROUP, HOST = "added", "new"  # of hosts that were added
 RUNS = f"{STATE}/gpunode/runs/*.jsonl"  # records, as engine/record writes them
@@ -49,6 +50,18 @@ class Kept:
     def runs(self) -> tuple[str, ...]:
         """Ids of the runs that are under way in it: each holds a lock on its record."""
         return tuple(path.stem for path in sorted(self.folder.glob(RUNS)) if _holds(path))
+
+    @property
+    def busy(self) -> str:
+        """Why it should not be stopped now; "" if it may. A command that has just ended may be connected for a moment."""
+        if self.runs:
+            return f"run {self.runs[0]} is under way: without the demo it cannot finish and cannot be resumed"
+        deadline = time.monotonic() + CLOSING
+        while _holds(self.folder / CONNECTED):
+            if time.monotonic() > deadline:
+                return "a command is connected to its hosts, perhaps a plan or its question"
+            time.sleep(0.05)
+        return ""
 
     @property
     def states(self) -> tuple[State, ...]:

@@ -36,7 +36,7 @@ def main(demo: Path) -> int:
     try:
         key, text = sshd.new_key()
         sshd.write_key(demo / "id_ed25519", text)
-        server = sshd.Server(states, key)
+        server = sshd.Server(states, key, (demo / process.CONNECTED).open("wb"))
         (demo / "known_hosts").write_text(server.known_hosts(), encoding="utf-8")
         machines = [state.machine() for state in states]
         cluster = Cluster(demo, machines, pullable=folder.pullable_images(demo))

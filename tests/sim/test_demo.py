@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -151,10 +152,25 @@ def test_one_starts_bare_at_once_and_keeps_its_own_records(room: Path) -> None:
             fcntl.flock(record, fcntl.LOCK_EX)
             stopped = forks.run([*GPUNODE, "demo", "stop"], capture_output=True, text=True)
         assert (stopped.returncode, registry.list_kept()) == (1, (demo,))
-        assert "run a is under way in demo: without the demo it cannot finish" in stopped.stderr
+        assert "demo was not stopped: run a is under way: without the demo it cannot finish" in stopped.stderr
     finally:
         for kept in registry.list_kept():
             registry.stop(kept.name)
+
+
+def test_the_busy_one_of_several_stays_and_the_others_end(room: Path) -> None:
+    """A plan that waits for its answer holds a connection, and no record."""
+    kept = []
+    for name in ("demo", "demo-2"):
+        with Demo([kinds.host_without_gpus("cpu-1")]) as demo:
+            demo.keep(name)
+            kept.append(demo)
+    with socket.create_connection(("127.0.0.1", kept[0].port("cpu-1"))):
+        stopped = forks.run([*GPUNODE, "demo", "stop"], capture_output=True, text=True)
+    assert (stopped.returncode, stopped.stdout) == (1, f"ended {kept[1].folder}\n")
+    assert "demo was not stopped: a command is connected to its hosts" in stopped.stderr
+    assert folders(room) == [kept[0].folder]
+    assert forks.run([*GPUNODE, "demo", "stop"], capture_output=True, text=True).returncode == 0
 
 
 def test_no_demo_is_here_in_the_folder_of_one_that_has_ended(

@@ -71,6 +71,15 @@ def test_a_placed_pod_has_these_causes(
     assert words in " ".join(f"{problem.what} {problem.cause} {problem.fix}" for problem in problems)
 
 
+def test_the_fix_of_an_explained_failure_names_the_pods_node() -> None:
+    """`gpunode explain` knows no host, so its table has HOST."""
+    placed = pod(2)
+    placed["spec"]["nodeName"] = "n1"
+    placed["status"] = {"phase": "Running"}
+    (problem,) = judge_placed(placed, [], f"{OLD}\n")
+    assert problem.fix.endswith("`gpunode provision --limit n1`")
+
+
 def test_a_pod_that_asks_for_no_gpu_is_told_so_unless_it_offers_them() -> None:
     running = {**pod(gpus=0, on="n1"), "status": RUNS}
     (problem,) = judge_placed(running, [], "")

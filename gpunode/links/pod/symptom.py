@@ -113,11 +113,12 @@ def judge_absent(name: str, events: Sequence[Object], there: Sequence[Object]) -
 
 
 def _explained(line: str, meaning: Explanation, pod: Object) -> Problem:
-    command = f" `{meaning.command}`" if meaning.command else ""
-    fix = f"{meaning.next}{command}"
+    node = pod["spec"].get("nodeName", "NODE")
+    command = f" `{meaning.command.replace('--limit HOST', f'--limit {node}')}`" if meaning.command else ""
+    fix: str = advise(f"{meaning.next}{command}")
     if meaning.code in WITHOUT_GPU and drain.asks(pod):
         fix = advise(
-            f"It requests a GPU: `gpunode why node {pod['spec'].get('nodeName', 'NODE')}` names a broken link of its host. If there is none, check "
+            f"It requests a GPU: `gpunode why node {node}` names a broken link of its host. If there is none, check "
             "NVIDIA_VISIBLE_DEVICES, CUDA_VISIBLE_DEVICES and LD_LIBRARY_PATH of its image and its environment."
         )
     return Problem(meaning.code, meaning.what, cause=line, fix=fix)

@@ -6,6 +6,7 @@ gpunode's agent is recognised in the command that starts it, and forked instead.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import io
 import selectors
 import shlex
@@ -16,7 +17,7 @@ import threading
 import time
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TypeAlias
+from typing import IO, TypeAlias
 
 import paramiko
 from paramiko.common import AUTH_FAILED, AUTH_SUCCESSFUL, OPEN_SUCCEEDED
@@ -130,9 +131,13 @@ def new_key() -> tuple[paramiko.Ed25519Key, str]:
 
 
 class Server:
-    """Serves hosts until it is closed. `user_key` opens all of them, for any user."""
+    """Serves hosts until it is closed. `user_key` opens all of them, for any user. `lock`: a file that is locked while anything is
+    connected."""
 
-    def __init__(self, states: Iterable[State], user_key: paramiko.PKey) -> None:
+    def __init__(
+        self, states: Iterable[State], user_key: paramiko.PKey, lock: IO[bytes] | None = None
+    ) -> None:
+        self._lock = lock
         self._selector = selectors.DefaultSelector()
         self._forks = fork_server()
         self._user_key = user_key
@@ -181,6 +186,9 @@ class Server:
     def _accept(self) -> None:
         while not self._closing:
             self._reboots()
+            if self._lock:
+                used = any(door.is_connected for door in self._doors.values())
+                fcntl.flock(self._lock, fcntl.LOCK_EX if used else fcntl.LOCK_UN)
             for key, _ in self._selector.select(timeout=0.1):
                 door: _Door = key.data
                 with contextlib.suppress(OSError):
@@ -246,6 +254,10 @@ class _Door:
         return subprocess.Popen(
             shell, stdin=pipe, stdout=pipe, stderr=pipe, env=self.visit, cwd=self.state.root
         )
+
+    @property
+    def is_connected(self) -> bool:
+        return any(transport.is_active() for transport in self._transports)
 
     def cut(self) -> None:
         for transport in self._transports:
