@@ -206,7 +206,7 @@ class Bench:
         """Memory of so many bytes, or of less: MPS has limits that the driver does not show. Raises NotMeasured."""
         for piece in self._pieces(stack, size, size):
             return piece
-        raise NotMeasured(f"the driver gives not even {MIB >> 20} MiB of the memory that it says is free")
+        raise NotMeasured(f"the driver allocates not even {MIB >> 20} MiB, though it reports more as free")
 
     def _pieces(self, stack: ExitStack, size: int, piece: int = CHUNK) -> Iterator[tuple[int, int]]:
         """Memory of so many bytes in pieces, or as much as there is: addresses and lengths."""

@@ -25,7 +25,7 @@ HINTS = {
     "checksum-mismatch": "Take the file from NVIDIA again, or correct `driver.sha256` in the inventory; then run again.",
     "driver-present": "Remove the driver's packages on the host: they and NVIDIA's installer overwrite each other's files.",
     "nouveau-loaded": "Reboot the host, so that it starts without nouveau and nova; then run again.",
-    "compiler-missing": "Install what it names (gcc, make, the headers of libc), then run again.",
+    "compiler-missing": "Install the programs that it names (gcc, make, the headers of libc), then run again.",
     "module-unsigned": "Secure Boot is on: enrol the key of dkms at the console (`mokutil --import`), or turn it off.",
     "module-build-failed": "See /var/log/nvidia-installer.log and /var/lib/dkms/nvidia; choose a version that knows this kernel.",
     "installer-failed": "Fix the error that its log names, then run again.",
@@ -47,8 +47,8 @@ HINTS = {
     "image-failed": "Fix the runtime's error, or check that the archive contains the inventory's image.",
     "payload-damaged": "Run again; if it happens again, the archive changes while it is sent.",
     "reboot-failed": "Reboot the host by hand, or fix the error of `systemctl reboot`; then run again.",
-    "packages-hang": "Find what it waits for (`journalctl` on the host, `dpkg --audit` with apt), then run again: an "
-    "interrupted dpkg is finished first.",
+    "packages-hang": "Find what it waits for (`journalctl` on the host, `dpkg --audit` with apt). Then run again: gpunode "
+    "first finishes an interrupted dpkg.",
     "aborted": "Run again: it plans from the current state.",
     "interrupted": "Run again: it plans from the current state.",
     "newer-record": "Use that gpunode or a newer one for this host.",

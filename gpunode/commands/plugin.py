@@ -155,7 +155,7 @@ def _check_replacement(other: Object, waiting: cluster_diff.ClusterPlan, names: 
         )
     if without:
         raise ClusterError(
-            f"{title(other)} stays: this plugin's image is not on {few(without, NAMED)}, as far as the kubelet reports; "
+            f"{title(other)} stays: the kubelet reports no image of this plugin on {few(without, NAMED)}; "
             "nothing was changed",
             hint=advise("`gpunode provision` of these hosts loads it; then give the same command again."),
         )

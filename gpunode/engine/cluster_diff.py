@@ -126,8 +126,8 @@ def _report_strangers(api: Api, inventory: Inventory, members: Members, reporter
             return
     for name in sorted(strange):
         reporter.note(
-            f"{name} has left the inventory and still carries {few(marks.find(items[name]), NAMED)}: "
-            f"`gpunode forget {name} -i {inventory.path}` takes that off, unless another inventory has it."
+            f"{name} is no longer in the inventory and still has {few(marks.find(items[name]), NAMED)}. If no other "
+            f"inventory has the node, `gpunode forget {name} -i {inventory.path}` removes that."
         )
 
 
@@ -349,9 +349,8 @@ def _report_imageless(
     if without:
         reporter.note(
             advise(
-                f"{few(without, NAMED)}: {image.reference} is not there, as far as the kubelet reports. The plugin's "
-                "pods would be replaced by some that cannot start, and no GPU be offered. `gpunode provision` of these "
-                "hosts loads it."
+                f"{few(without, NAMED)}: the kubelet reports no image {image.reference}. New pods of the plugin could not "
+                "start there, and the nodes would offer no GPU. `gpunode provision` loads the image on these hosts."
             )
         )
     return tuple(without)

@@ -153,5 +153,5 @@ def unexpected_answer(host: Host, error: UnexpectedAnswer) -> AgentFailed:
     return AgentFailed(
         host.name,
         f"the host answered {error}",
-        hint="gpunode's agent does not: check that python3 on the host is Python, and what its login shell prints.",
+        hint="That is no answer of gpunode's agent. Check that python3 on the host is Python, and that its login shell prints nothing.",
     )

@@ -189,7 +189,9 @@ def _take_back(
     elif entry.kind == "service" and unit is not None and unit.enabled == "enabled":
         if entry.enabled != "enabled" and entry.active == "active":
             yield Left(
-                "irreversible", entry.unit, "it ran before the run: it stays enabled, or would be stopped"
+                "irreversible",
+                entry.unit,
+                "it ran before the run, so it stays enabled: to disable it would stop it",
             )
         elif entry.enabled != "enabled":
             yield Service(entry.unit, why, disable=True, ends=_ends(entry.unit, facts))

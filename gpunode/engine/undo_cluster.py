@@ -189,7 +189,7 @@ def restore_objects(
     if stays:
         raise ClusterError(
             "; ".join(f"{what} stays: {why}" for what, why in stays.items()),
-            hint="Run the undo again: it plans with what is there now.",
+            hint="Run the undo again: it plans from the current state.",
         )
 
 

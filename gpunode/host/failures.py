@@ -98,7 +98,7 @@ def no_session(printed: str) -> NoConnection | None:
     match = re.search(r"session request failed: (?P<why>[^\r\n]+)", printed)
     if match is None:
         return None
-    hint = "Check MaxSessions of its sshd, and what it allows this user."
+    hint = "Check MaxSessions of its sshd, and the limits of this user."
     return NoConnection(f"the host runs no command: {match['why']}", hint=hint, code="session-refused")
 
 

@@ -120,7 +120,7 @@ def talk(
             raise AgentFailed(
                 host.name,
                 f"the host sent {flood} instead of an answer",
-                hint="Check what its login shell prints, and that python3 on it is Python.",
+                hint="Check that its login shell prints nothing, and that python3 on it is Python.",
             ) from flood
         except Unreachable:
             if not watchdog.bit:

@@ -106,7 +106,7 @@ def interrupted_work(outcomes: Sequence[Outcome]) -> Iterator[str]:
     processes = sum(len(disturbed.processes) for _, disturbed in busy)
     parts += [_count(others, "other pod")] if others else []
     parts += [f"{processes} process{'' if processes == 1 else 'es'}"] if processes else []
-    order = ", unless --batch says otherwise one host at a time per group" if len(busy) > 1 else ""
+    order = ", one host at a time per group unless --batch sets more" if len(busy) > 1 else ""
     yield f"{', '.join(parts)}{order}"
     for host, disturbed in busy[:HOSTS]:
         yield f"{host}: {few(victims(disturbed), NAMED)}"

@@ -48,7 +48,7 @@ def gpus_of(node: Mapping[str, Any], resource: str) -> tuple[Gpu, ...] | Reason:
         else:
             gpus = tuple(Gpu(str(index), total // count) for index in range(count))
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
-        return Reason("gpus-unknown", f"what it publishes of its GPUs cannot be read: {error}")
+        return Reason("gpus-unknown", f"its published state of the GPUs cannot be read: {error}")
     lost = _lost(annotations.get(status.ANNOTATION))
     return tuple(replace(gpu, lost=gpu.lost or (gpu.uuid or gpu.index) in lost) for gpu in gpus)
 

@@ -79,9 +79,7 @@ def _choose_machines(
 ) -> tuple[tuple[Machine, ...], tuple[Any, ...]]:
     """The machines; of a rehearsal also its groups, cluster settings and files. What it leaves out is printed."""
     if hosts is not None and inventory is not None:
-        raise UsageError(
-            "--hosts and --inventory exclude each other: an inventory says which hosts there are"
-        )
+        raise UsageError("--hosts and --inventory exclude each other: the inventory names the hosts")
     if inventory is None:
         return kinds.fleet(hosts) if hosts else kinds.usual(), ()
     read = rehearse(inventory)

@@ -173,7 +173,7 @@ def _append_group(inventory: Path, group: str, names: Sequence[str], ports: Mapp
             inventory.write_text(text, encoding="utf-8")
             return
     raise GpunodeError(
-        f"{inventory} does not end with its groups any more: the new hosts are not in it",
+        f"{inventory} no longer ends with its groups, so the new hosts are not in it",
         hint=f"Add this to its `groups`:\n{lines}",
     )
 

@@ -92,7 +92,7 @@ def test_a_node_of_the_gpu_operator_comes_to_gpunode_and_back_and_is_forgotten(
     operator.label(lab, modern, driver="false")
     operator.reconcile(lab, modern)
     operator.stop_driver(modern)
-    stranger = "an nvidia module 580.178.04 is loaded that no package brought"
+    stranger = "an nvidia module 580.178.04 is loaded, but no package installed it"
     assert stranger in refused(gpunode("plan", *ONLY))
     assert stranger in broken(gpunode("verify", *ONLY))["module"]
     modern.exec(["modprobe", "-r", "nvidia_uvm", "nvidia"])

@@ -112,7 +112,7 @@ def test_nvidia_docker_1_goes_when_no_container_needs_it(node: Node, run: Callab
 
     refused = run("provision", "--yes")
     assert refused.code == 4, refused
-    assert "containers have its volumes: trainer" in str(refused.of("outcome")[-1]["error"])
+    assert "containers still use its volumes: trainer" in str(refused.of("outcome")[-1]["error"])
     assert node.read("/etc/docker/daemon.json") == before
     assert node.exec(["systemctl", "is-active", "nvidia-docker"]).stdout.strip() == "active"
 

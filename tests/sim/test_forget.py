@@ -71,7 +71,7 @@ def test_a_node_whose_host_has_left_the_inventory_is_named_and_forgotten(demo: D
     code, _ = run(demo, "plan", "inventory.yaml")
     assert code == 0, operators.output(demo)
     assert (
-        f"{name} has left the inventory and still carries label gpunode.dev/gpu, label tier: "
+        f"{name} is no longer in the inventory and still has label gpunode.dev/gpu, label tier. "
         in operators.output(demo)
     )
     for words, labels in (

@@ -471,7 +471,7 @@ SOFTWARE: list[tuple[list[Entry], Facts, list[Change], list[Left]]] = [
         [Entry("a", "r1", kind="service", unit=DOCKER, enabled="disabled", active="active")],
         facts({}),
         [],
-        [irreversible(DOCKER, "it ran before the run: it stays enabled, or would be stopped")],
+        [irreversible(DOCKER, "it ran before the run, so it stays enabled: to disable it would stop it")],
     ),
     (
         [Entry("a", "r1", kind="service", unit=FABRIC, enabled="disabled", active="inactive")],

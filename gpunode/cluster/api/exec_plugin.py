@@ -96,7 +96,7 @@ class ExecPlugin:
                 raise
         if process.returncode:
             printed = "its output is above" if asks else err.strip()[-SHOWN:]
-            no_input = "" if asks else " It was given no input: log in first where it asks for something."
+            no_input = "" if asks else " gpunode gives it no input: if it asks for a login, log in first."
             raise self._failure(
                 f"it ended with status {process.returncode}{printed and f': {printed}'}{'' if printed or asks else '.'}{'' if printed else no_input}",
                 *([no_input.strip()] if printed and no_input else ()),

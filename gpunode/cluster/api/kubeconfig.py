@@ -121,7 +121,7 @@ def load(cluster: Cluster) -> Access:
         except AttributeError as error:  # the library's, of a provider without a token that it could renew
             raise ClusterError(
                 f"{source}: context `{context}` has an auth-provider that cannot be used",
-                hint="kubectl has none since 1.26: log in again with a tool that writes an exec plugin or a token.",
+                hint="kubectl removed auth-providers in 1.26. Log in again with a tool that writes an exec plugin or a token.",
             ) from error
     if configuration.proxy and not str(configuration.proxy).startswith(("http://", "https://")):
         raise ClusterError(

@@ -183,7 +183,7 @@ def status_error(access: Access, answer: Object) -> HttpError:
         untried = f"the user `{no['user']}` may not {no['verb']} {resource} {where}"
     elif code == 403 and (no := GRANT.search(detail)):
         rules = " ".join(no["rules"].split())
-        message = f"the user `{no['user']}` may not create {no['what']}: it gives rights that the user does not have: {rules}"
+        message = f"the user `{no['user']}` may not create {no['what']}: it grants rights that the user lacks: {rules}"
         hint = f"Grant the user these rights, too. A ClusterRole with all that a run needs: {page('safety#rights')}"
     elif obstacle := obstacles.match_admission(detail):  # webhooks choose their own code
         message, hint = f"the cluster's admission refused it: {detail}", obstacle.fix
@@ -199,7 +199,7 @@ def status_error(access: Access, answer: Object) -> HttpError:
         hint = "Set the value there, or remove the field there first."
     elif code == 415:
         message = f"this Kubernetes has server-side apply switched off ({access.server})"
-        hint = "Take ServerSideApply=false out of the API server's --feature-gates; it is on by itself since 1.16."
+        hint = "Remove ServerSideApply=false from the API server's --feature-gates; the default is on since 1.16."
     elif code == 422:
         message = f"the Kubernetes API finds the object invalid: {detail}"
     elif code == 429 or code >= 500:

@@ -263,7 +263,7 @@ def _check_foreign(manifest: Object, live: Object) -> Difference:
         raise ClusterError(
             f"{title(manifest)} exists, is not gpunode's, and has the handler `{live.get('handler')}`"
             f" instead of `{manifest['handler']}`",
-            hint="Remove it, or set that handler in it; pods that use it start with the handler it names.",
+            hint="Remove it, or set its handler to gpunode's; until then pods that use it start with its own handler.",
         )
     if manifest["kind"] not in {"Namespace", "RuntimeClass"}:
         raise ClusterError(

@@ -179,8 +179,8 @@ def _none_fits(facts: Facts, models: Sequence[pci.Model]) -> CannotPlan:
     if ended:
         last = ended[-1]
         return CannotPlan(
-            f"no driver branch that still gets fixes drives {model_names(models)}; "
-            f"the last that does is {last.number}, which {f'ended {last.ends}' if last.ends else 'has ended'}",
+            f"no driver branch that gets fixes supports {model_names(models)}; "
+            f"the last one, {last.number}, {f'ended {last.ends}' if last.ends else 'has ended'}",
             hint=f"Set `driver: {last.number}` if your repository has it, take the GPU out, {LEAVE}",
         )
     obstacles = {}
@@ -264,8 +264,8 @@ def _installed_flavour(facts: Facts, names: PackageNames) -> Flavour | None:
 def secure_boot(facts: Facts) -> None:
     if facts.secure_boot and "nvidia" not in facts.modules:
         raise CannotPlan(
-            "Secure Boot is on: the kernel loads no module that is built here unless its key is enrolled, "
-            "which needs a user at the console",
+            "Secure Boot is on: the kernel loads a module that is built here only with an enrolled key, "
+            "and enrolling one needs a user at the console",
             hint="Enrol a key (`dkms generate_mok`, `mokutil --import`, reboot, confirm on the console) and load "
             f"a signed driver once, turn Secure Boot off, {LEAVE}",
         )

@@ -51,7 +51,7 @@ def _check(facts: Facts, gpus: Sequence[PciDevice]) -> None:
     if files.exists(facts, DGX):
         raise CannotPlan(
             "this is DGX OS: packages of NVIDIA's own hold driver, kernel and fabric manager together",
-            hint="Leave the driver to them: `driver: none`, and `toolkit: none` where the toolkit is there, too.",
+            hint="Leave the driver to them: set `driver: none`. If they bring the toolkit too, also set `toolkit: none`.",
         )
     if is_in_container(facts):
         raise CannotPlan(

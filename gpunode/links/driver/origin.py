@@ -178,8 +178,8 @@ def check(host: Host, facts: Facts, system: PackageSystem) -> None:
     # A branch is kept, but no package there: a change of branch was cut off half way, and goes on.
     if not family and run is None and "nvidia" in facts.modules and not system.keeps_branch(facts):
         raise CannotPlan(
-            f"an nvidia module {facts.modules['nvidia'].version} is loaded that no package brought: "
-            "a driver container's, or one whose packages were removed",
+            f"an nvidia module {facts.modules['nvidia'].version} is loaded, but no package installed it: "
+            "a driver container loaded it, or its packages were removed",
             hint=f"Stop what loaded it and unload it (`modprobe -r nvidia`) or reboot, {LEAVE}",
         )
 

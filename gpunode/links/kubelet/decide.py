@@ -86,7 +86,7 @@ def _gates(
                 desired[name], reasons[name] = True, minors.NEEDED[name]
             elif start.gates.get(name) is False:
                 desired[name] = None
-                reasons[name] = "set to false it keeps device plugins, and so all GPUs, away from pods"
+                reasons[name] = "false turns device plugins off, and no pod gets a GPU"
     return desired, reasons
 
 
@@ -153,7 +153,7 @@ def notes(facts: Facts, minor: int, start: KubeletStart, *, tainted: bool = Fals
         )
     if profile := k0s.unknown_profile(facts, start):
         notes += (
-            f"The worker profile {profile} of this kubelet is kept by the cluster: what it sets is not judged. See "
+            f"The cluster keeps the worker profile {profile} of this kubelet: gpunode does not judge its settings. See "
             "`spec.workerProfiles` in the k0s.yaml of the controllers.",
         )
     if tainted and start.place in k0s.PLACES and not services.is_active(facts, start.place.unit):

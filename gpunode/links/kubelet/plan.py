@@ -117,7 +117,7 @@ def _add(
     where = f" in {start.command[0]}" if start.command and start.command[0] else ""
     variable = start.place.variable
     raise CannotPlan(
-        f"the kubelet needs {flag}, and neither its unit nor its files have a place for it that is safe to change",
+        f"the kubelet needs {flag}, and neither its unit nor its files have a safe place for it",
         hint=f"Add {flag} to the command that ExecStart starts{where}, or ${variable} to its end; then run again.",
     )
 
@@ -190,7 +190,7 @@ def _refuse_script(facts: Facts, start: KubeletStart, running: Sequence[str], na
         return
     if name in flag_gates(running):
         raise CannotPlan(
-            f"the running kubelet was started with {name}, which no file of its unit sets: "
-            f"{start.argv[0]}, which starts it, must set it",
+            f"the running kubelet was started with {name}, but no file of its unit sets that: "
+            f"{start.argv[0]} starts the kubelet, and must set it",
             hint=f"Change {name} in what {start.argv[0]} gives the kubelet; then restart it and run again.",
         )

@@ -158,7 +158,7 @@ def _component(path: str, argv: tuple[str, ...], target: int) -> Iterator[Proble
             )
     for option, gone in removals()["scheduler_flags"].items() if name == SCHEDULER else ():
         if target >= gone and has_flag(argv, option):
-            cause = f"--{option} in {path} is gone since 1.{gone}: scheduling policies are no more"
+            cause = f"--{option} in {path} is gone since 1.{gone}: Kubernetes removed scheduling policies"
             fix = "Write a KubeSchedulerConfiguration with profiles in its place."
             yield Problem("scheduler", cause, fix=fix)
 

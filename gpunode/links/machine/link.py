@@ -46,8 +46,8 @@ def check_count(expected: ExpectedGpus | None, seen: Facts) -> Problem | None:
     return Problem(
         "gpus-missing" if len(fitting) < expected.count else "gpus-unexpected",
         f"{len(fitting)} of {expected.count}{model} GPUs on the PCI bus{others}",
-        fix="See the kernel log (`journalctl -k | grep -iE 'pci|nvrm'`): a GPU that has left the bus comes back by a cold start, or its seat, "
-        "cables or power are at fault. If the inventory is wrong, correct `gpus` there.",
+        fix="See the kernel log (`journalctl -k | grep -iE 'pci|nvrm'`): a GPU that has left the bus returns after a cold start. If it does not, "
+        "check its seat, cables and power. If the inventory is wrong, correct `gpus` there.",
     )
 
 

@@ -51,9 +51,7 @@ def importer(runtime: str, path: str, reference: str) -> Tuple[str, ...]:
         return ("podman", "load", "-q", "-i", path)
     if have("skopeo"):
         return ("skopeo", "copy", "docker-archive:" + path, "containers-storage:" + reference)
-    raise Failure(
-        "image-failed", "CRI-O takes no archive itself, and neither podman nor skopeo is on this host"
-    )
+    raise Failure("image-failed", "CRI-O cannot load an archive, and this host has neither podman nor skopeo")
 
 
 def load_image(this: Run, change: Message) -> Message:

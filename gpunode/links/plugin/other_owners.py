@@ -133,7 +133,7 @@ def find_replaceable(api: Api, named: str, nodes: Collection[str]) -> Object:
         or (meta.get("labels") or {}).get(MANAGED) == "Helm"
     ):
         raise ClusterError(
-            f"--replace {named}: it would be made again by what manages it",
+            f"--replace {named}: its manager would create it again",
             hint=f"It is {other.product.name}: {other.product.way}.",
         )
     pods = api.find("Pod", namespace)[0]

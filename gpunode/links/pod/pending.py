@@ -38,9 +38,9 @@ REASONS: Sequence[tuple[str, str, str]] = (
     (r"didn't find available persistent volumes|not have enough free storage|non-existent pv",
      "volume-missing", "`kubectl get pv` shows the volumes: add a matching volume, or free storage."),  # volumebinding
     (r"exceed max volume count|no available disk|ReadWriteOncePod",
-     "volume-busy", "Another pod uses the volume, or its node has as many as it may: `kubectl describe pvc` names the users."),  # nodevolumelimits, volumerestrictions
+     "volume-busy", "Another pod uses the volume, or its node has no room for more volumes: `kubectl describe pvc` names the users."),  # nodevolumelimits, volumerestrictions
     (r"pod (anti-)?affinity|existing pods anti-affinity",
-     "pod-affinity", "Its pod affinity excludes these nodes, or that of running pods does: see `spec.affinity` of both."),  # interpodaffinity
+     "pod-affinity", "Its pod affinity, or that of running pods, excludes these nodes: see `spec.affinity` of both."),  # interpodaffinity
     (r"topology spread", "spread", "Relax `topologySpreadConstraints` of the pod, or label the nodes with their topology key."),  # podtopologyspread
     (r"free ports", "host-port", "A pod has the same `hostPort` there: end it, or use another port."),  # nodeports
     (r"requested node name", "node-name", "The pod's `nodeName` names no such node."),  # nodename

@@ -48,7 +48,7 @@ def judge_work(seen: Facts, pods: Sequence[Object]) -> Verdict | None:
     causes += [f"{pod_name(pod)} has GPUs and asks for none: {why}" for pod, why in uninvited]
     if uninvited:
         fixes.append(
-            "Give such a pod a limit of GPUs, or take them from its image or environment; `isolation: true` does for new pods."
+            "Set a limit of GPUs on such a pod, or remove NVIDIA_VISIBLE_DEVICES from its image and environment. With `isolation: true` new pods ignore that variable."
         )
     names = list(dict.fromkeys(map(name_of, lost)))  # a pod may have several
     texts = []

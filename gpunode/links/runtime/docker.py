@@ -163,7 +163,7 @@ def _note(facts: Facts, text: str) -> str:
     if facts.docker is None:
         if not services.is_active(facts, UNITS[0]):
             return ""
-        return "it does not say what runs in it; containers stop with it unless live-restore is on"
+        return "it does not report its containers; they stop with it unless live-restore is on"
     count = facts.docker.containers_running
     if not count:
         return "no container runs in it"

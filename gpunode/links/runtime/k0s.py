@@ -63,7 +63,7 @@ def plan(facts: Facts, _desired: Desired, *, default: bool) -> tuple[Change, ...
     merged = BROUGHT.read(facts)
     if not reason and merged and not is_right(merged, default=default):
         raise CannotPlan(
-            f"{unit} was started with the nvidia runtime in {FOLDER}, and {MERGED} does not have it as wished",
+            f"{unit} was started with the nvidia runtime in {FOLDER}, and {MERGED} does not have it as planned",
             hint=f"See `journalctl -u {unit} | grep -i containerd` on the host for why k0s ignores the drop-in; then run again.",
         )
     note = "pods keep running; kubelet and containerd start again with it"

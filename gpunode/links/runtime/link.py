@@ -84,7 +84,7 @@ def judge_container(answer: Mapping[str, Any], facts: Facts) -> Verdict:
         text = "no docker, nerdctl, ctr or podman answers"
         if answer["tools"]:
             tools = " and ".join(answer["tools"])
-            text = f"not tried: {tools}: no image of the device plugin or of CUDA is there, and gpunode pulls none"
+            text = f"not tried: {tools}: this host has no image of the device plugin or of CUDA, and gpunode pulls none"
         return Verdict.unknown("container", text)
     expected = {gpu.uuid for gpu in facts.gpus}
     seen = expected & set(answer["uuids"])

@@ -44,9 +44,9 @@ def check(facts: Facts) -> None:
         cri = lookup(read(files.text(facts, path) or "", path), ("plugins",))
         if any(lookup(table, ("containerd",)) for table in cri.values() if isinstance(table, Mapping)):
             raise CannotPlan(
-                f"{path}: this file of others has the last word on the runtimes of MicroK8s, which imports it",
-                hint=f"Where the addon or the GPU operator wrote it, let {ADDON} or `helm uninstall` take it out; "
-                f"else move it into {TEMPLATE}. Then run again.",
+                f"{path}: MicroK8s imports this file of another tool, and it overrides the runtimes",
+                hint=f"If the addon or the GPU Operator wrote it, {ADDON} or `helm uninstall` removes it. "
+                f"Else move it into {TEMPLATE}. Then run again.",
             )
 
 
@@ -62,7 +62,7 @@ def plan(facts: Facts, _desired: Desired, *, default: bool) -> tuple[Change, ...
     settings = BROUGHT.read(facts)
     if not reason and not (settings and is_right(settings, default=default)):
         raise CannotPlan(
-            f"{UNITS[0]} was started with the nvidia runtime in {TEMPLATE}, and {MADE} does not have it as wished",
+            f"{UNITS[0]} was started with the nvidia runtime in {TEMPLATE}, and {MADE} does not have it as planned",
             hint=f"See `journalctl -u {UNITS[0]}` on the host, and whether its arguments in {microk8s.ARGS}containerd name another "
             "file; then run again.",
         )

@@ -9,9 +9,7 @@ TOOLKIT_CONFIG = "/etc/nvidia-container-runtime/config.toml"  # comes with NVIDI
 BINARY = "/usr/bin/nvidia-container-runtime"
 # The GPU operator's toolkit container has its programs in this folder, and restores its entries at every start.
 OPERATOR = "/usr/local/nvidia/toolkit/"
-WRITES_BACK = (
-    "the GPU operator wrote the entry that is there, and writes it back while its toolkit is enabled"
-)
+WRITES_BACK = "the GPU Operator wrote the current entry, and writes it again while its toolkit is enabled"
 
 
 class Containers(NamedTuple):

@@ -57,7 +57,7 @@ class Rancher:
                 )
         for scalar in rancher.values(settings, "data-dir"):
             raise CannotPlan(
-                f"{scalar.path}: {self.product.title} keeps its files in {scalar.value} (data-dir), where gpunode does not look",
+                f"{scalar.path}: {self.product.title} keeps its files in {scalar.value} (data-dir), which gpunode does not read",
                 hint="gpunode drives it in its default folder so far; remove the host from the inventory.",
             )
 

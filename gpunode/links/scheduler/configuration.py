@@ -186,7 +186,7 @@ def check_provider(path: str, flags: Mapping[str, str]) -> None:
     """Raises CannotPlan where the manifest at `path` names an algorithm provider: neither a Policy nor a configuration has a place for it."""
     if flags.get(PROVIDER, "") not in DEFAULT:
         raise CannotPlan(
-            f"{path}: the scheduler has an algorithm provider, which would be lost: --{PROVIDER}={flags[PROVIDER]}",
+            f"{path}: the scheduler has an algorithm provider, which the change would drop: --{PROVIDER}={flags[PROVIDER]}",
             hint=f"Take --{PROVIDER} out first; from 1.19 on a KubeSchedulerConfiguration, named with --config, has its plugins in a profile.",
         )
 

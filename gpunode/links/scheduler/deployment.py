@@ -34,9 +34,9 @@ if TYPE_CHECKING:  # most runs make no certificate: the import is late
 
 NAME = "gpunode-share"
 STAYS = advise(
-    "The scheduler's configuration was not changed. The extender's objects stay, and so does the device "
-    "plugin's FOLLOW_PROMISES. `gpunode share disable` removes the objects; without `cluster.share` in "
-    "the inventory `gpunode plugin deploy` takes back the other."
+    "The scheduler's configuration was not changed. The extender's objects and the device plugin's "
+    "FOLLOW_PROMISES stay. `gpunode share disable` removes the objects. To remove FOLLOW_PROMISES, remove "
+    "`cluster.share` from the inventory; then run `gpunode plugin deploy`."
 )
 
 

@@ -151,7 +151,7 @@ def _unit(facts: Facts) -> tuple[str, str]:
 def _leftovers(facts: Facts) -> tuple[RemoveFile, ...]:
     """gpunode's own unit of an older toolkit; its link first, which leads to it."""
     texts = [(path, files.text(facts, path)) for path in (LINK, RULE, FILE)]
-    why = "the toolkit has units of its own for this"
+    why = "the toolkit's own units do this"
     return tuple(files.remove(path, text, why) for path, text in texts if text is not None)
 
 
@@ -205,7 +205,7 @@ def other_problems(facts: Facts) -> Iterator[str]:
         if path.startswith(FOLDERS[0]):
             if both := sorted(mine & theirs):
                 names = few([f"nvidia.com/gpu={name}" for name in both], 3)
-                yield f"{path} and {WRITTEN} both have {names}: of two in one folder CDI takes neither, so no container starts with them. Remove {path}."
+                yield f"{path} and {WRITTEN} both have {names}: CDI accepts neither of two in one folder, so no container starts with them. Remove {path}."
             continue
         alone, old = sorted(theirs - mine), _age_problem(facts, text)
         if not old and not alone:

@@ -57,7 +57,7 @@ def _unread_notes(facts: Facts, links: str, cdi: str, version: tuple[int, ...]) 
     """What is not planned as it could not be read: an empty answer looks like a right one."""
     if (error := facts.errors.get("versions")) and not version:
         planned = (
-            " The CDI specification is planned as with 1.18 or newer where the toolkit's unit is there."
+            " If the toolkit's unit exists, gpunode plans the CDI specification as for 1.18 or newer."
             if cdi
             else ""
         )

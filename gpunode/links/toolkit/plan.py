@@ -63,7 +63,7 @@ def _no_containers(facts: Facts) -> None:
     """Version 1 of nvidia-docker serves volumes with the driver's files: a container that has one does not start without."""
     if facts.docker and facts.docker.v1_containers:
         raise CannotPlan(
-            f"nvidia-docker 1 is to be removed, and containers have its volumes: {few(facts.docker.v1_containers, 5)}",
+            f"nvidia-docker 1 has to go, but containers still use its volumes: {few(facts.docker.v1_containers, 5)}",
             hint="Remove these containers (`docker rm -f NAME`), start them again with the new runtime afterwards.",
         )
 

@@ -182,7 +182,7 @@ def _reason(entry: lists.Entry, desired: Desired, arch: str) -> str | None:
     if desired.driver and desired.driver.archive and entry.path == DRIVER:
         return "the driver comes from the distribution's own archive"
     if repositories.is_dead("apt", entry.uri):
-        return f"{uri} gets no packages any more and can stop apt"
+        return f"{uri} no longer gets packages, and can stop apt"
     place = lists.place(entry.uri, arch, entry.suite)
     for source in desired.sources:
         own = lists.place(source.uri, arch)

@@ -287,7 +287,7 @@ def test_nodes_without_the_image_are_named_before_their_plugin_ends(
 
     drift.show(api, inventory, found, report.make(json=True, quiet=True), loaded=loaded)
 
-    words = r'"([^"]*): plugin:1 is not there, as far as the kubelet reports'
+    words = r'"([^"]*): the kubelet reports no image plugin:1\.'
     assert re.findall(words, capsys.readouterr().out) == ([named] if named else [])
 
 

@@ -687,7 +687,7 @@ QUOTA = "pods is forbidden: exceeded quota: gpus, requested: pods=1, used: pods=
     ("image", "refused", "words"),
     [
         ({}, QUOTA, "pods like gpunode/gpunode-device-plugin would not be admitted"),
-        ({"archive": "plugin.tar"}, "", "this plugin's image is not on gpu-2"),
+        ({"archive": "plugin.tar"}, "", "the kubelet reports no image of this plugin on gpu-2"),
     ],
     ids=["a quota", "no image"],
 )
@@ -715,8 +715,18 @@ def test_another_plugin_stays_where_this_one_would_not_run(
     [
         ("kube-system/typo", ("inside",), {}, "no DaemonSet of another device plugin has this name"),
         (THEIRS, ("inside", "gpu-3"), {}, "it also serves gpu-3"),
-        (THEIRS, ("inside",), {"ownerReferences": [{"name": "c", "uid": "u"}]}, "would be made again"),
-        (THEIRS, ("inside",), {"labels": {"app.kubernetes.io/managed-by": "Helm"}}, "would be made again"),
+        (
+            THEIRS,
+            ("inside",),
+            {"ownerReferences": [{"name": "c", "uid": "u"}]},
+            "its manager would create it again",
+        ),
+        (
+            THEIRS,
+            ("inside",),
+            {"labels": {"app.kubernetes.io/managed-by": "Helm"}},
+            "its manager would create it again",
+        ),
         (THEIRS, ("inside",), {"namespace": "gpu-operator"}, "no DaemonSet of another"),
     ],
 )

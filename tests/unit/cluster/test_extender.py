@@ -324,7 +324,7 @@ def test_who_may_not_bind_its_roles_is_reported_before_anything_is_changed(
     reporter = SimpleNamespace(cluster=lambda *_: None, event=None)
     session: Any = SimpleNamespace(inventory=Inventory("i.yaml", (), cluster), reporter=reporter)
     held: Any = None
-    with pytest.raises(ClusterError, match="rights that the user does not have"):
+    with pytest.raises(ClusterError, match="rights that the user lacks"):
         share._enable(session, api, held, yes=True)
     writes = [ask for ask in fake.requests if ask[0] != "GET" and "selfsubjectaccessreviews" not in ask[1]]
     assert writes

@@ -423,7 +423,7 @@ def test_a_plugin_that_asks_without_a_terminal_reads_an_end(tmp_path: Path) -> N
         for each in (read, write, mine):
             os.close(each)
     assert "failed: it ended with status 1: Password:" in said
-    assert "It was given no input: log in first" in said
+    assert "gpunode gives it no input: if it asks for a login, log in first" in said
 
 
 def test_what_a_plugin_answers_is_used_and_asked_for_again_before_it_ends(tmp_path: Path) -> None:
@@ -579,7 +579,7 @@ def test_a_plugin_that_answers_a_token_and_a_certificate_gives_both(tmp_path: Pa
 
 def test_a_plugin_that_fails_without_a_word_is_told_so(tmp_path: Path) -> None:
     said = refused(written(tmp_path, **plugin("/bin/false")))
-    assert "it ended with status 1. It was given no input" in said
+    assert "it ended with status 1. gpunode gives it no input" in said
 
 
 def test_what_a_plugin_prints_may_be_no_text(tmp_path: Path) -> None:
