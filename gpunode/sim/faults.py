@@ -54,7 +54,7 @@ def _xid(_: State, machine: Machine, now: Now) -> None:
 
 
 def _library(_: State, __: Machine, now: Now) -> None:
-    series, _, patch = now.library.rpartition(".")
+    series, patch = now.library.rsplit(".", 1)
     new = f"{series}.{98 if patch == '99' else 99}"  # also a second time
     for package in now.packages.values():
         package.version = package.version.replace(now.library, new)
