@@ -44,7 +44,7 @@ from gpunode.model import (
     UninstallDriver,
     WriteFile,
 )
-from gpunode.wording import few, lines
+from gpunode.wording import Advice, Command, few, lines
 
 NONE: Mapping[str, Planner] = MappingProxyType({})
 
@@ -126,7 +126,7 @@ def find_impact(
 
 
 def add_to_fix(fix: str, member: Member) -> str:
-    """The fix with what a provision of the member's host interrupts, and whose work; a command can be pasted with it."""
+    """The fix, its command with what a provision of the member's host interrupts, and whose work. It can be pasted into a shell."""
     if not member.has_changes or "gpunode provision" not in fix:
         return fix
     disturbed = member.disturbs
@@ -137,8 +137,11 @@ def add_to_fix(fix: str, member: Member) -> str:
         whom = f"disturbs {few([*disturbed.pods, *map(str, disturbed.processes)], 3)}"
     else:
         whom = "disturbs no pod"
-    text = "; ".join(filter(None, (what, whom)))
-    return lines((fix, f"  # {text}" if fix.startswith("gpunode ") and "\n" not in fix else f"({text})"), " ")
+    text = whom if "it will " in fix or not what else f"{what}; {whom}"
+    first, *more = fix.parts if isinstance(fix, Advice) else (fix,)
+    if isinstance(first, Command) and str(more[0] if more else "\n").startswith("\n"):
+        return Advice(first, f"   # {text}", *more)
+    return lines((fix, f"({text})"), " ")
 
 
 def _assess(

@@ -13,6 +13,7 @@ from gpunode.wording import few
 STATUS_SIGNS = {"ok": ("✓", "green"), "broken": ("✗", "red"), "unknown": ("·", "dim")}
 REMARK = ("!", "yellow")  # a link that holds, with a remark
 REASONS, LINES = 3, 12  # of an answer
+FIX = " " * 8  # before the lines of a fix
 LONG = 100  # characters of a link
 UUID = re.compile(r"\b((?:GPU|MIG)-[0-9a-f]{8})-[0-9a-f]{4}-[0-9a-f-]{22,}")
 
@@ -26,7 +27,8 @@ def answer(rows: Sequence[Sequence[Any]]) -> Iterator[Part]:
 def reasons(rows: Sequence[Sequence[Any]]) -> Iterator[Part]:
     """The reasons below an answer, which names the first; at most LINES lines."""
     shown = rows[:REASONS]
-    most = max(1, (LINES - 3 * len(shown)) // len(shown))
+    fixes = sum(max(1, len(fix.splitlines())) for *_, fix in shown)
+    most = max(1, (LINES - 2 * len(shown) - fixes) // len(shown))
     for number, (_, what, evidence, fix) in enumerate(shown):
         if number:
             yield f" Also: {plain(what)}\n", "bold"
@@ -36,7 +38,9 @@ def reasons(rows: Sequence[Sequence[Any]]) -> Iterator[Part]:
             yield f"   and {len(evidence) - len(kept)} more\n", "dim"
         if fix:
             yield "   Fix: ", "green"
-            yield f"{'; '.join(lines(fix)).removeprefix('Fix ')}\n"
+            first, *more = indent(fix, FIX)
+            yield f"{first.removeprefix(FIX).removeprefix('Fix ')}\n"
+            yield from (f"{line}\n" for line in more)
     if len(rows) > len(shown):
         yield f" Also, with --json: {plain(few([row[1] for row in rows[REASONS:]], REASONS))}\n", "dim"
 

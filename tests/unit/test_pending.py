@@ -8,7 +8,7 @@ import pytest
 
 from gpunode.errors import Problem
 from gpunode.links.pod import fit, pending
-from gpunode.links.pod.pending import Waiting, judge, reasons
+from gpunode.links.pod.pending import Waiting, judge, reasons, suspects
 
 GPU, MIG, SLICED = "nvidia.com/gpu", "nvidia.com/mig-1g.5gb", "nvidia.com/gpu.shared"
 Object = dict[str, Any]
@@ -148,6 +148,14 @@ def test_who_tainted_a_node_is_told_as_the_api_server_has_it() -> None:
     (problem,) = judge(Waiting(pod(), [node("n1", taints=[KEPT], managed=[entry])], ()))
 
     assert problem.cause == "taints last set by kubectl-taint at 2026-11-26T00:12:00Z"
+
+
+def test_a_broken_link_of_the_host_is_the_cause_of_a_node_that_is_not_ready() -> None:
+    item = node("n1", ready=False)
+    assert suspects(pod(), [item]) == ["n1"]
+    broken = Problem("kubelet", "link `kubelet` of host n1 is broken", subject="n1")
+    problems = judge(Waiting(pod(), [item], (), wrong={"n1": broken}))
+    assert [problem.code for problem in problems] == ["kubelet", "node-not-ready"]
 
 
 def test_a_cordon_of_gpunodes_names_its_run_and_the_command_that_ends_it() -> None:

@@ -111,8 +111,9 @@ def reasons(text: str) -> list[str]:
 
 
 def suspects(pod: Object, nodes: Sequence[Object]) -> list[str]:
-    """Nodes that the pod may run on, and that offer fewer GPUs than they should: their judges know why."""
-    return [place.node.name for place in _places(Waiting(pod, nodes, ())) if place.selected and place.fewer]
+    """Nodes that the pod may run on, and that are not Ready, or offer fewer GPUs than they should: their judges know why."""
+    places = _candidates(_places(Waiting(pod, nodes, ())))
+    return [place.node.name for place in places if place.fewer or not place.node.ready]
 
 
 def judge(waiting: Waiting) -> list[Problem]:
@@ -319,6 +320,8 @@ def _nodes(waiting: Waiting, places: Sequence[_Place]) -> Iterator[Problem]:
                 why.fix or verify,
                 why.holders,
             )
+        elif not node.ready and name in waiting.wrong:  # by its host: the cause
+            yield waiting.wrong[name]
         yield from closed[: 1 if not node.ready else None]
     yield from _tainted([place for place in _candidates(places) if place.node.ready and not place.short])
 

@@ -18,7 +18,7 @@ UNEXPLAINED = "unexplained"  # code: the pod's own words, which gpunode's tables
 ASKS_NONE = "asks-none"  # code
 UNPULLED = "image-pull"  # code
 # What explain knows of containers without a GPU: a pod that requests one has to be told something else than to do so.
-WITHOUT_GPU = ("smi-missing", "gpu-not-given", "no-gpu-seen", "no-device")
+WITHOUT_GPU = ("smi-missing", "gpu-not-given", "no-gpu-seen", "no-device", "nvml-library-missing")
 TAIL = 3  # lines of a log that nothing explains
 NAMED = 4
 

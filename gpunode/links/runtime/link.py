@@ -50,7 +50,7 @@ def judge_runtime(outcome: Outcome, seen: Facts) -> Verdict:
         steps = (name, "kubelet") if places.find(seen).unit == service else (name,)
         fix = fix_by_plan(outcome, "runtime", by_hand, *steps)
         if fix != by_hand and outcome.status != "refused":
-            fix = lines((fix, f"else see `systemctl status {shown}` there"), "; ")
+            fix = lines((fix, f"If that does not help, see `systemctl status {shown}` there."))
         return Verdict.broken(
             "runtime", f"{shown} {state_of(unit)}", cause_by_plan(outcome, "runtime", *steps), fix
         )

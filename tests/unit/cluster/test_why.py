@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +17,13 @@ from gpunode.commands import why as commands
 from gpunode.contract.condition import ACCEPTED
 from gpunode.contract.status import Reason
 from gpunode.contract.usage import Gpu, User
+from gpunode.engine import impact
+from gpunode.engine.member import Member
 from gpunode.errors import Problem, UsageError
 from gpunode.links.capacity.link import drop_stale
 from gpunode.links.plugin.usage import NodeUsage
+from gpunode.model import Disturbance, Disturbed, Host, Outcome, Plan, Reboot, Ssh, StepPlan
+from gpunode.wording import Advice, Command, lines
 
 from .conftest import GPU_NODE, add_node, pod
 from .fake import FakeApi, Object
@@ -332,3 +337,21 @@ def test_a_resource_of_an_earlier_configuration_is_offered_by_no_node(why: Why, 
     fake.put(item)
     _, (reason,) = read(why("pod", "ml/p", "--json"))
     assert reason["code"] == "no-such-resource"
+
+
+def test_the_command_of_a_fix_can_be_pasted_and_says_what_it_interrupts() -> None:
+    """Also where a line follows it; a sentence has it in parentheses."""
+    restart = Disturbed(Disturbance(restarts=("containerd.service",)), pods={"ml/a": {}})
+    outcome = Outcome("n1", "planned", plan=Plan("n1", (StepPlan("x", (Reboot("x"),)),)), disturbs=restart)
+    member = Member(Host("n1", Ssh("n1")), outcome)
+    command = Advice(Command("provision", "--limit n1"))
+    assert (
+        impact.add_to_fix(command, member)
+        == "gpunode provision --limit n1   # restart of containerd; disturbs no pod"
+    )
+    more = impact.add_to_fix(lines((command, "it will restart containerd")), member)
+    assert more == "gpunode provision --limit n1   # disturbs no pod\nit will restart containerd"
+    reboot = replace(outcome, disturbs=replace(restart, what=Disturbance(reboot=True)))
+    sentence = impact.add_to_fix("Then `gpunode provision`.", replace(member, outcome=reboot))
+    assert sentence == "Then `gpunode provision`. (reboot; disturbs ml/a)"
+    assert impact.add_to_fix(command, replace(member, outcome=replace(outcome, plan=None))) == command
