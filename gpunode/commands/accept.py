@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
+from contextlib import suppress
 
 from gpunode.acceptance.record import Acceptance
 from gpunode.cluster import rights
 from gpunode.engine import acceptance, nodes, proof
 from gpunode.engine.reporter import progress
 from gpunode.engine.session import Session
-from gpunode.wording import few, several
+from gpunode.errors import ClusterError
+from gpunode.wording import advise, few, several
 
 NAMED = 5
 
@@ -20,9 +22,24 @@ def accept(session: Session, level: str, *, on_host: bool) -> int:
     Kubernetes, as where the inventory names no plugin."""
     if on_host or session.inventory.cluster.plugin is None:
         ended = acceptance.accept_on_hosts(session, level)
+        if all(each.verdict == "failed" for each in ended.values()):
+            _note_simulated(session)
     else:
         ended = _accept_nodes(session, level)
     return _summarize(session, ended, level)
+
+
+def _note_simulated(session: Session) -> None:
+    """Note that the hosts are a demo's, if they are: they have no driver that a program could use."""
+    if session.inventory.cluster.plugin is None:
+        return
+    with suppress(ClusterError):
+        if nodes.connect(session.inventory).simulated:
+            session.reporter.note(
+                advise(
+                    "These hosts are simulated, without a driver: `gpunode accept` measures them in pods alone."
+                )
+            )
 
 
 def _accept_nodes(session: Session, level: str) -> dict[str, Acceptance]:

@@ -301,7 +301,7 @@ def load() -> ctypes.CDLL:
         reason = (
             f"this image has no {missing}, which the driver needs: take one with the whole of glibc"
             if missing.startswith("lib") and missing != "libcuda.so.1"
-            else "the driver is not in this container; ask for a GPU, run with the nvidia runtime, and see that "
-            "NVIDIA_DRIVER_CAPABILITIES has `compute`"
+            else "no driver is here. On a host, install it. In a container, ask for a GPU, run with the nvidia runtime, "
+            "and see that NVIDIA_DRIVER_CAPABILITIES has `compute`"
         )
         raise CudaError(f"libcuda.so.1 cannot be loaded ({error}): {reason}") from None
