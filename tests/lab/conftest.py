@@ -20,8 +20,7 @@ from .lab import is_cold
 from .progress import CannotRun, LabError
 
 GPUNODE = Path(sys.executable).with_name("gpunode")
-# Begun first, so that in the end no lab is busy for long while the others are not. Of these, files that leave a host bare
-# come last: the next one would have to provision it.
+# Begun first, so that in the end no lab is busy for long while the others are not.
 LONGEST = (
     "test_interrupted",
     "test_provision",
@@ -33,23 +32,19 @@ LONGEST = (
     "test_share",
     "test_reboot",
     "test_faults",
-    "test_memory_limits",
     "test_runtime_files",
     "test_container",
     "test_readiness",
     "test_dra",
     "test_accept",
-    "test_forget",
-    "test_undo",
-    "test_restore",
-    "test_outside",
-    "test_rpm",
 )
+# Begun last: they leave a host bare, which the next file would have to provision. The longest of them are first.
+BARE = ("test_undo", "test_restore", "test_forget", "test_rpm", "test_outside", "test_memory_limits")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Files that take long come first, in this order; `make lab-test` hands them out as they come."""
-    order = {name: number for number, name in enumerate(LONGEST)}
+    """In this order; `make lab-test` hands files out as they come."""
+    order = {name: number for number, name in enumerate((*LONGEST, "", *BARE))}
     items.sort(key=lambda item: order.get(item.path.stem, len(LONGEST)))
 
 
