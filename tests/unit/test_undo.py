@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, Literal
@@ -158,6 +159,11 @@ def changed(kind: str = "packages", run: str = "r1", modules: tuple[str, ...] = 
     return Entry("a", run, kind=kind, modules=modules, packages=packages, **more)
 
 
+def package(name: str, *change: Any, **more: Any) -> Entry:
+    """Its versions before and after; whether it was held, and is."""
+    return changed(packages={name: change}, **more)
+
+
 def there(loaded: tuple[str, ...] = (), users: tuple[GpuUser, ...] = (), **packages: str | None) -> Facts:
     held = {name.replace("_", "-"): version for name, version in packages.items() if version}
     seen = {name: Package(name, version.rstrip("!"), version.endswith("!")) for name, version in held.items()}
@@ -219,145 +225,136 @@ def unit_is(
     return replace(there(users=users), units={FABRIC: Unit(FABRIC, load, active, "running", enabled)})
 
 
-SOFTWARE: list[tuple[list[Entry], Facts, list[Change], list[Left]]] = [
+def case(
+    entries: Entry | list[Entry],
+    seen: Facts,
+    changes: Change | Sequence[Change] = (),
+    left: Left | Sequence[Left] = (),
+) -> tuple[object, ...]:
+    """A host's entries, its facts, the changes of its undo, and what that leaves."""
+    return tuple(
+        each if isinstance(each, Facts | Sequence) else (each,) for each in (entries, seen, changes, left)
+    )
+
+
+SOFTWARE = [
     # Packages: brought ones go, others are as before; holds, too.
-    ([changed(packages={"a": (None, "1")})], there(a="1"), [removed("a")], []),
-    ([changed(packages={"a": ("1", "2")})], there(a="2"), [older("a")], []),
-    ([changed(packages={"a": ("1", None)})], there(), [older("a")], []),
-    ([changed(packages={"a": ("1", "1", False, True)})], there(a="1!"), [Packages(WHY, release=("a",))], []),
-    ([changed(packages={"a": ("1", "1", True, False)})], there(a="1"), [Packages(WHY, hold=("a",))], []),
-    ([changed(packages={"a": ("1", "2")})], there(a="1"), [], []),
+    case(package("a", None, "1"), there(a="1"), removed("a")),
+    case(package("a", "1", "2"), there(a="2"), older("a")),
+    case(package("a", "1", None), there(), older("a")),
+    case(package("a", "1", "1", False, True), there(a="1!"), Packages(WHY, release=("a",))),
+    case(package("a", "1", "1", True, False), there(a="1"), Packages(WHY, hold=("a",))),
+    case(package("a", "1", "2"), there(a="1")),
     # A hold that somebody has set or released since stays so; what is held does not change.
-    ([changed(packages={"a": (None, "2")})], there(a="2!"), [], [unchanged("a", f"{SINCE}: it is held")]),
-    (
-        [changed(packages={"a": ("1", "2", True)})],
+    case(package("a", None, "2"), there(a="2!"), left=unchanged("a", f"{SINCE}: it is held")),
+    case(package("a", "1", "2", True), there(a="2!"), left=unchanged("a", f"{SINCE}: it is held")),
+    case(package("a", "1", "2"), there(a="1!")),
+    case(package("a", "1", "1", True, True), there(a="1")),
+    case(
+        package("a", None, "2", False, True),
         there(a="2!"),
-        [],
-        [unchanged("a", f"{SINCE}: it is held")],
+        Packages(WHY, remove=("a",), release=("a",), purge=True),
     ),
-    ([changed(packages={"a": ("1", "2")})], there(a="1!"), [], []),
-    ([changed(packages={"a": ("1", "1", True, True)})], there(a="1"), [], []),
-    (
-        [changed(packages={"a": (None, "2", False, True)})],
-        there(a="2!"),
-        [Packages(WHY, remove=("a",), release=("a",), purge=True)],
-        [],
-    ),
-    (
-        [changed(packages={"a": ("1", "2")}), changed(packages={"a": ("2", "3"), "b": (None, "1")})],
+    case(
+        [package("a", "1", "2"), changed(packages={"a": ("2", "3"), "b": (None, "1")})],
         there(a="3", b="1"),
-        [Packages(WHY, (PackageSpec("a", "1", downgrade=True),), ("b",), refresh=True, purge=True)],
-        [],
+        Packages(WHY, (PackageSpec("a", "1", downgrade=True),), ("b",), refresh=True, purge=True),
     ),
-    (
-        [changed(packages={"a": (None, "1"), "b": (None, "1")})],
+    case(
+        changed(packages={"a": (None, "1"), "b": (None, "1")}),
         there(a="2", b="1"),
-        [removed("b")],
-        [unchanged("a", "changed since the run: it is 2, the run left 1")],
+        removed("b"),
+        unchanged("a", "changed since the run: it is 2, the run left 1"),
     ),
     # It was taken back since, and made again.
-    (
+    case(
         [
-            changed(packages={DRIVER: (None, "2")}),
+            package(DRIVER, None, "2"),
             changed("kernel_module"),
-            changed(run="u", packages={DRIVER: ("2", None)}),
-            changed(run="r2", packages={DRIVER: (None, "2")}),
+            package(DRIVER, "2", None, run="u"),
+            package(DRIVER, None, "2", run="r2"),
         ],
         there(("nvidia",), libnvidia_ml1="2"),
-        [],
-        [unchanged(DRIVER, f"{SINCE} by run r2: undo that first")],
+        left=unchanged(DRIVER, f"{SINCE} by run r2: undo that first"),
     ),
     # While a version of before cannot be had, no package and no module changes.
-    (
+    case(
         [
             changed(packages={"a": ("1", None), "b": (None, "1")}, unavailable=("a",)),
             changed("kernel_module"),
         ],
         there(("nvidia",), b="1"),
-        [],
-        [irreversible("a", "no repository has 1, so no package and no module is changed")],
+        left=irreversible("a", "no repository has 1, so no package and no module is changed"),
     ),
-    (
-        [changed(packages={"linux-image-6.1.0-1": (None, "1"), "linux-headers-6.1.0-1": (None, "1")})],
+    case(
+        changed(packages={"linux-image-6.1.0-1": (None, "1"), "linux-headers-6.1.0-1": (None, "1")}),
         replace(
             there(linux_image_6="1"),
             kernel="6.1.0-1",
             packages={name: Package(name, "1") for name in ("linux-image-6.1.0-1", "linux-headers-6.1.0-1")},
         ),
-        [removed("linux-headers-6.1.0-1")],
-        [irreversible("linux-image-6.1.0-1", "it is of the running kernel")],
+        removed("linux-headers-6.1.0-1"),
+        irreversible("linux-image-6.1.0-1", "it is of the running kernel"),
     ),
-    (
-        [changed(error="the packages could not be read")],
+    case(
+        changed(error="the packages could not be read"),
         there(),
-        [],
-        [irreversible("packages", "the packages could not be read before or after a change")],
+        left=irreversible("packages", "the packages could not be read before or after a change"),
     ),
-    (
-        [changed(packages={"gpg-pubkey": (None, "1")})],
+    case(
+        package("gpg-pubkey", None, "1"),
         there(gpg_pubkey="1"),
-        [],
-        [irreversible("gpg-pubkey", "an undo removes no key from rpm's database")],
+        left=irreversible("gpg-pubkey", "an undo removes no key from rpm's database"),
     ),
-    (
-        [changed(packages={"a": ("1", None)}, state="purge")],
+    case(
+        package("a", "1", None, state="purge"),
         there(),
-        [older("a")],
-        [
-            irreversible(
-                "configuration",
-                "the purged configuration of a is lost; the package returns with its defaults",
-            )
-        ],
+        older("a"),
+        irreversible(
+            "configuration", "the purged configuration of a is lost; the package returns with its defaults"
+        ),
     ),
     # Modules: unloaded before their packages go; loaded again in another version.
-    (
-        [changed(packages={DRIVER: (None, "2")}), changed("kernel_module")],
+    case(
+        [package(DRIVER, None, "2"), changed("kernel_module")],
         there(("nvidia",), libnvidia_ml1="2"),
         [UNLOAD, removed(DRIVER)],
-        [],
     ),
-    (
-        [changed(packages={DRIVER: ("1", "2")}, modules=("nvidia",))],
+    case(
+        package(DRIVER, "1", "2", modules=("nvidia",)),
         there(("nvidia",), libnvidia_ml1="2"),
         [RELOADED, older(DRIVER), LOAD],
-        [],
     ),
     # An undo was killed between the packages and their modules, or between unload and load.
-    (
-        [changed(packages={DRIVER: ("1", "2")}, modules=("nvidia",))],
+    case(
+        package(DRIVER, "1", "2", modules=("nvidia",)),
         replace(there(libnvidia_ml1="1"), library_version="1"),
-        [LOAD],
-        [],
+        LOAD,
     ),
     # A daemon that it had stopped is started, before the load or after.
-    (
-        [changed("kernel_module", modules=("nvidia",))],
+    case(
+        changed("kernel_module", modules=("nvidia",)),
         replace(unit_is("enabled", active="inactive"), stopped=(FABRIC,)),
-        [replace(LOAD, services=(FABRIC,))],
-        [],
+        replace(LOAD, services=(FABRIC,)),
     ),
-    (
-        [changed("kernel_module", modules=("nvidia",))],
+    case(
+        changed("kernel_module", modules=("nvidia",)),
         replace(unit_is("enabled", active="inactive"), modules=NVIDIA, stopped=(FABRIC,)),
-        [STARTED],
-        [],
+        STARTED,
     ),
     # So is one that made way for MIG layouts, but none that the run had enabled.
-    (
-        [cut(None, ())],
+    case(
+        cut(None, ()),
         replace(unit_is("enabled", active="inactive"), modules=NVIDIA, stopped=(FABRIC,)),
-        [STARTED],
-        [],
+        STARTED,
     ),
-    (
-        [Entry("a", "r1", kind="service", unit=FABRIC, enabled="disabled", active="inactive")],
+    case(
+        Entry("a", "r1", kind="service", unit=FABRIC, enabled="disabled", active="inactive"),
         replace(unit_is("enabled", active="inactive"), modules=NVIDIA, stopped=(FABRIC,)),
-        [Service(FABRIC, WHY, disable=True, ends=())],
-        [],
+        Service(FABRIC, WHY, disable=True, ends=()),
     ),
-    (
-        [changed(packages={DRIVER: ("1", "2")}, modules=("nvidia",))],
+    case(
+        package(DRIVER, "1", "2", modules=("nvidia",)),
         replace(
             there(("nvidia",), (GpuUser(8, "nvidia-persistenced"),), libnvidia_ml1="2"),
             units={
@@ -375,144 +372,120 @@ SOFTWARE: list[tuple[list[Entry], Facts, list[Change], list[Left]]] = [
             older(DRIVER),
             replace(LOAD, services=(PERSISTENCED, FABRIC)),
         ],
-        [],
     ),
-    (
-        [changed(packages={DRIVER: ("1", "2")}, modules=("nvidia",))],
+    case(
+        package(DRIVER, "1", "2", modules=("nvidia",)),
         replace(there(("nvidia",), libnvidia_ml1="1"), library_version="1"),
         [RELOADED, LOAD],
-        [],
     ),
-    (
-        [changed(packages={TOOLKIT: ("1", "2")}, modules=("nvidia",))],
+    case(
+        package(TOOLKIT, "1", "2", modules=("nvidia",)),
         replace(there(("nvidia",), nvidia_container_toolkit="1"), library_version="1"),
-        [],
-        [],
     ),
-    (
-        [changed(packages={TOOLKIT: (None, "2")}, modules=("nvidia",))],
+    case(
+        package(TOOLKIT, None, "2", modules=("nvidia",)),
         there(("nvidia",), nvidia_container_toolkit="2"),
-        [removed(TOOLKIT)],
-        [],
+        removed(TOOLKIT),
     ),
     # Containers that a shim holds.
-    (
+    case(
         RUNTIME,
         there(nvidia_container_toolkit="2"),
-        [removed(TOOLKIT)],
-        [irreversible("running containers", STUCK)],
+        removed(TOOLKIT),
+        irreversible("running containers", STUCK),
     ),
-    (
-        [file("/etc/docker/daemon.json", None, "2", unit=DOCKER), changed(packages={TOOLKIT: (None, "2")})],
+    case(
+        [file("/etc/docker/daemon.json", None, "2", unit=DOCKER), package(TOOLKIT, None, "2")],
         there(nvidia_container_toolkit="2"),
-        [removed(TOOLKIT)],
-        [],
+        removed(TOOLKIT),
     ),
-    (
-        [changed(packages={DRIVER: (None, "2")}), changed("kernel_module")],
+    case(
+        [package(DRIVER, None, "2"), changed("kernel_module")],
         there(("nvidia",), (USER,), libnvidia_ml1="2"),
         [removed(DRIVER), HELD],
-        [],
     ),
-    ([changed("kernel_module", modules=("nvidia",))], there(), [LOAD], []),
-    (
-        [changed("kernel_module", modules=("nouveau",))],
+    case(changed("kernel_module", modules=("nvidia",)), there(), LOAD),
+    case(
+        changed("kernel_module", modules=("nouveau",)),
         there(("nvidia",)),
-        [UNLOAD],
-        [irreversible("nouveau", "it was loaded before the run; the next boot loads it again")],
+        UNLOAD,
+        irreversible("nouveau", "it was loaded before the run; the next boot loads it again"),
     ),
     # NVIDIA's installer.
-    (
-        [changed("install_driver", name="580.1")],
+    case(
+        changed("install_driver", name="580.1"),
         replace(there(("nvidia",)), installed_run=InstalledRun("580.1", built=True)),
         [UNLOAD, UninstallDriver("580.1", "run r1 installed it")],
-        [],
     ),
-    (
+    case(
         [
-            changed(packages={DRIVER: ("1", None)}, modules=("nvidia",)),
+            package(DRIVER, "1", None, modules=("nvidia",)),
             changed("install_driver", name="580.1", modules=("nvidia",)),
         ],
         replace(there(("nvidia",)), installed_run=InstalledRun("580.1", built=True)),
         [RELOADED, UninstallDriver("580.1", "run r1 installed it"), older(DRIVER), LOAD],
-        [],
     ),
-    (
-        [changed("uninstall_driver", name="570.1", state="570.1")],
+    case(
+        changed("uninstall_driver", name="570.1", state="570.1"),
         there(),
-        [],
-        [irreversible("driver 570.1", "an undo has no installer of NVIDIA's to install it from")],
+        left=irreversible("driver 570.1", "an undo has no installer of NVIDIA's to install it from"),
     ),
     # MIG.
-    ([cut(None, ("1g.10gb",))], there_is(("1g.10gb",)), [back(None, ("1g.10gb",))], []),
-    (
+    case(cut(None, ("1g.10gb",)), there_is(("1g.10gb",)), back(None, ("1g.10gb",))),
+    case(
         [cut(("7g.80gb",), None), cut(None, ("1g.10gb",))],
         there_is(("1g.10gb",)),
-        [back(("7g.80gb",), ("1g.10gb",))],
-        [],
+        back(("7g.80gb",), ("1g.10gb",)),
     ),
-    ([cut(("7g.80gb",), ("1g.10gb",))], there_is(("7g.80gb",)), [], []),
-    ([cut(None, ("1g.10gb",))], there_is(()), [], [unchanged(f"MIG of {PCI}", "changed since the run")]),
-    (
-        [cut(("1c.3g.40gb",), ("1g.10gb",))],
+    case(cut(("7g.80gb",), ("1g.10gb",)), there_is(("7g.80gb",))),
+    case(cut(None, ("1g.10gb",)), there_is(()), left=unchanged(f"MIG of {PCI}", "changed since the run")),
+    case(
+        cut(("1c.3g.40gb",), ("1g.10gb",)),
         there_is(("1g.10gb",)),
-        [],
-        [irreversible(f"MIG of {PCI}", COMPUTE)],
+        left=irreversible(f"MIG of {PCI}", COMPUTE),
     ),
-    ([cut(("1c.3g.40gb",), ("1g.10gb",))], there_is(("1c.3g.40gb",)), [], []),
+    case(cut(("1c.3g.40gb",), ("1g.10gb",)), there_is(("1c.3g.40gb",))),
     # Units, booleans, images, reboots.
-    (
-        [Entry("a", "r1", kind="service", unit=DOCKER, enabled="disabled", active="inactive")],
+    case(
+        Entry("a", "r1", kind="service", unit=DOCKER, enabled="disabled", active="inactive"),
         facts({}),
-        [Service(DOCKER, WHY, disable=True, ends=())],
-        [],
+        Service(DOCKER, WHY, disable=True, ends=()),
     ),
-    (
-        [Entry("a", "r1", kind="service", unit=DOCKER, enabled="disabled", active="active")],
+    case(
+        Entry("a", "r1", kind="service", unit=DOCKER, enabled="disabled", active="active"),
         facts({}),
-        [],
-        [irreversible(DOCKER, "it ran before the run, so it stays enabled: to disable it would stop it")],
+        left=irreversible(DOCKER, "it ran before the run, so it stays enabled: to disable it would stop it"),
     ),
-    (
-        [Entry("a", "r1", kind="service", unit=FABRIC, enabled="disabled", active="inactive")],
+    case(
+        Entry("a", "r1", kind="service", unit=FABRIC, enabled="disabled", active="inactive"),
         unit_is("enabled", users=(USER,)),
-        [Service(FABRIC, WHY, disable=True, ends=("7",))],
-        [],
+        Service(FABRIC, WHY, disable=True, ends=("7",)),
     ),
     # An undo of an undo.
-    ([STOPPED], unit_is("disabled"), [Service(FABRIC, WHY, enable=True)], []),
-    ([STOPPED], unit_is("enabled"), [], []),
-    (
-        [STOPPED],
+    case(STOPPED, unit_is("disabled"), Service(FABRIC, WHY, enable=True)),
+    case(STOPPED, unit_is("enabled")),
+    case(
+        STOPPED,
         unit_is("", load="not-found"),
-        [],
-        [irreversible(FABRIC, "it does not exist any more, or is masked")],
+        left=irreversible(FABRIC, "it does not exist any more, or is masked"),
     ),
-    (
-        [STOPPED, changed(packages={"a": ("1", None)})],
+    case(
+        [STOPPED, package("a", "1", None)],
         unit_is("", load="not-found"),
         [older("a"), Service(FABRIC, WHY, enable=True)],
-        [],
     ),
-    ([replace(STOPPED, state="")], unit_is("disabled"), [], []),
-    (
-        [Entry("a", "r1", kind="selinux_boolean", name="b", state="on")],
+    case(replace(STOPPED, state=""), unit_is("disabled")),
+    case(Entry("a", "r1", kind="selinux_boolean", name="b", state="on"), facts({}), SelinuxBoolean("b", WHY)),
+    case(Entry("a", "r1", kind="service", unit=DOCKER, enabled="enabled", active="active"), facts({})),
+    case(
+        Entry("a", "r1", kind="selinux_boolean", name="b", state="off"),
         facts({}),
-        [SelinuxBoolean("b", WHY)],
-        [],
+        SelinuxBoolean("b", WHY, on=False),
     ),
-    ([Entry("a", "r1", kind="service", unit=DOCKER, enabled="enabled", active="active")], facts({}), [], []),
-    (
-        [Entry("a", "r1", kind="selinux_boolean", name="b", state="off")],
-        facts({}),
-        [SelinuxBoolean("b", WHY, on=False)],
-        [],
-    ),
-    (
+    case(
         [Entry("a", "r1", kind="load_image", name="i:1"), Entry("a", "r1", kind="reboot", name="6.1")],
         facts({}),
-        [],
-        [
+        left=[
             irreversible("reboot", "the host was rebooted; before, it ran kernel 6.1"),
             irreversible("i:1", "an undo removes no image of a container runtime"),
         ],
@@ -522,7 +495,7 @@ SOFTWARE: list[tuple[list[Entry], Facts, list[Change], list[Left]]] = [
 
 @pytest.mark.parametrize(("entries", "seen", "changes", "left"), SOFTWARE)
 def test_packages_modules_and_units(
-    entries: list[Entry], seen: Facts, changes: list[Change], left: list[Left]
+    entries: Sequence[Entry], seen: Facts, changes: Sequence[Change], left: Sequence[Left]
 ) -> None:
     assert undo.plan(entries, "r1", seen) == (tuple(changes), tuple(left))
 
