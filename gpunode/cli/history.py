@@ -11,13 +11,14 @@ import typer
 from gpunode.cli import options
 from gpunode.cli.options import visits_hosts
 from gpunode.cli.session import load_inventory, session
+from gpunode.local import files
 
 
 def complete_runs(incomplete: str) -> list[str]:
     """Ids of recorded runs, and `last`."""
     from gpunode.engine import record
 
-    paths = record.runs_folder(options.usual()).glob("*.jsonl")
+    paths = files.runs_folder(options.usual()).glob("*.jsonl")
     names = [record.LAST, *sorted(path.stem for path in paths)]
     return [name for name in names if name.startswith(incomplete)]
 
@@ -46,9 +47,8 @@ def history(
     """
     from gpunode import report
     from gpunode.commands.history import list_runs
-    from gpunode.engine import record
 
-    folder = record.runs_folder(options.usual())
+    folder = files.runs_folder(options.usual())
     raise typer.Exit(list_runs(report.make(json=json, quiet=False), folder, count))
 
 
@@ -108,9 +108,8 @@ def pause(
     """
     from gpunode import report
     from gpunode.commands.pause import pause as pause_run
-    from gpunode.local import files as localfile
 
-    if not localfile.exists(inventory):
+    if not files.exists(inventory):
         load_inventory(inventory, options.origin(invocation))  # explains it
     reporter = report.make(json=json, quiet=False)
     named = report.Named(reporter, inventory) if inventory != options.usual() else reporter
@@ -141,7 +140,7 @@ def undo(
     from gpunode.errors import UsageError
     from gpunode.wording import advise
 
-    folder = record.runs_folder(common.inventory)
+    folder = files.runs_folder(common.inventory)
     recorded = history.find_last(common.inventory) if run == record.LAST else history.find(run, folder)
     undone = recorded.options.undo
     if run == record.LAST and undone and recorded.not_done:

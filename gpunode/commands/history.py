@@ -16,6 +16,7 @@ from gpunode.engine.plan_file import PlanFile, ReviewedChange
 from gpunode.engine.record import BEGUN, CLUSTER, NOT_STARTED, RecordedRun
 from gpunode.engine.reporter import Counts, Duration, ForPrograms, Moment, Names, Reporter, Silent
 from gpunode.errors import GpunodeError
+from gpunode.local import files
 from gpunode.wording import several
 
 COLUMNS = ("run", "command", "undoes", "began", "took", "by", "inventory", "hosts", "result", "ended", "version", "question", "answer")  # fmt: skip
@@ -43,7 +44,7 @@ def show_run(reporter: Reporter, name: str, inventory: Path, *, of_all: bool, di
     """Report the run that `name` means, as of `history.find`; LAST: of this inventory, or `of_all`. Itself, its gates, its hosts
     with their changes, and where its time went; the exit code."""
     last = name == record.LAST and not of_all
-    run = history.find_last(inventory) if last else history.find(name, record.runs_folder(inventory))
+    run = history.find_last(inventory) if last else history.find(name, files.runs_folder(inventory))
     reporter.rows("run", COLUMNS, [_row(run, whole=True)])
     gates = [
         (gate["gate"], Names(gate.get("hosts", ())), *(gate.get(key) for key in GATE[2:]))

@@ -9,6 +9,7 @@ from gpunode.engine import history, record
 from gpunode.engine.record import RecordedRun
 from gpunode.engine.reporter import Reporter
 from gpunode.errors import GpunodeError, UsageError
+from gpunode.local import files
 from gpunode.wording import Advice, Command
 
 
@@ -18,7 +19,7 @@ def pause(reporter: Reporter, inventory: Path, *, cancel: bool) -> int:
     if run is None or not history.is_running(run):
         raise UsageError(
             f"no run of {inventory} is under way on this machine",
-            hint=_where(run, record.runs_folder(inventory)),
+            hint=_where(run, files.runs_folder(inventory)),
         )
     reporter.note(set_pause(run, on=not cancel))
     return 0

@@ -10,8 +10,8 @@ from pathlib import Path
 from gpunode.acceptance.stamp import Stamp, read_stamp
 from gpunode.contract.condition import NOT_ACCEPTED as CODE
 from gpunode.engine.member import Member
-from gpunode.engine.record import state_folder
 from gpunode.links.node import Node
+from gpunode.local.files import state_folder
 from gpunode.model import Inventory, Verdict
 from gpunode.wording import advise, lines
 

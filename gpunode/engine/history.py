@@ -28,10 +28,10 @@ from gpunode.engine.record import (
     RecordedObject,
     RecordedRun,
     State,
-    runs_folder,
 )
 from gpunode.errors import GpunodeError, UnexpectedAnswer, UsageError
 from gpunode.host import answers
+from gpunode.local.files import runs_folder
 from gpunode.model import Title
 from gpunode.wording import Advice, Command, about, advise, few
 

@@ -27,7 +27,7 @@ from gpunode import __version__
 from gpunode.agent.redaction import redact, redact_values
 from gpunode.errors import GpunodeError
 from gpunode.host import diff
-from gpunode.local import files as localfile
+from gpunode.local.files import runs_folder
 from gpunode.model import Change, Plan, Title
 
 if TYPE_CHECKING:
@@ -421,19 +421,6 @@ def _node_of(difference: Difference) -> str:
     """The node in whose batch this is changed; "" for what the deployment itself changes, such as a node's annotation."""
     title = difference.title
     return difference.node or (title.name if title.kind == "Node" and not title.part else "")
-
-
-def state_folder(inventory: Path) -> Path:
-    """The folder with this user's records of the inventory: beside it where there is a folder for them, as in a demo."""
-    if localfile.is_own_folder(own := inventory.absolute().parent / localfile.STATE):
-        return own / "gpunode"
-    state = os.environ.get("XDG_STATE_HOME", "")
-    return (Path(state) if state else Path.home() / ".local/state") / "gpunode"
-
-
-def runs_folder(inventory: Path) -> Path:
-    """The folder with the records of this user's runs of the inventory."""
-    return state_folder(inventory) / "runs"
 
 
 def pause_file(folder: Path, run: str) -> Path:

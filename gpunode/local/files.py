@@ -1,4 +1,4 @@
-"""Files of this machine that a user names: read up to a limit, and never waited for."""
+"""Files of this machine: those that a user names are read up to a limit, and never waited for; and where this user's records are."""
 
 from __future__ import annotations
 
@@ -84,3 +84,16 @@ def is_own_folder(path: Path) -> bool:
 def exists(path: Path) -> bool:
     """Whether there is anything; False, too, for a name that no file can have."""
     return os.path.exists(path)  # noqa: PTH110 - Path.exists raises OSError for long names
+
+
+def state_folder(inventory: Path) -> Path:
+    """The folder with this user's records of the inventory: beside it where there is a folder for them, as in a demo."""
+    if is_own_folder(own := inventory.absolute().parent / STATE):
+        return own / "gpunode"
+    state = os.environ.get("XDG_STATE_HOME", "")
+    return (Path(state) if state else Path.home() / ".local/state") / "gpunode"
+
+
+def runs_folder(inventory: Path) -> Path:
+    """The folder with the records of this user's runs of the inventory."""
+    return state_folder(inventory) / "runs"

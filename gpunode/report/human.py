@@ -181,7 +181,8 @@ class Human:
 
     def rows(self, kind: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
         if self._cluster and kind in REPEATED:  # a plan was shown, or a proof follows, which has the rest
-            rows = [row for row in rows if row[3:] and row[3] != "passed"]
+            ends = columns.index("result") if "result" in columns else None
+            rows = [row for row in rows if ends is not None and row[ends] != "passed"]
         if not rows or (self._brief and kind in ASKED):
             return
         if kind == "time":  # of which the summary has a line

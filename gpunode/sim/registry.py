@@ -16,7 +16,7 @@ from typing import IO, Any
 import yaml
 
 from gpunode.errors import GpunodeError, UsageError
-from gpunode.local.files import STATE
+from gpunode.local.files import runs_folder
 from gpunode.sim import faults, process
 from gpunode.sim.host import hosts, kinds
 from gpunode.sim.host.state import State
@@ -26,7 +26,6 @@ PATIENCE = 15.0  # seconds for a demo to end, or to serve more hosts
 CLOSING = 2.0  # seconds for connections to end
 YOUNG = 60.0  # seconds in which a folder may still be in creation
 GROUP, HOST = "added", "new"  # of hosts that were added
-RUNS = f"{STATE}/gpunode/runs/*.jsonl"  # records, as engine/record writes them
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +48,8 @@ class Kept:
     @property
     def runs(self) -> tuple[str, ...]:
         """Ids of the runs that are under way in it: each holds a lock on its record."""
-        return tuple(path.stem for path in sorted(self.folder.glob(RUNS)) if _holds(path))
+        records = runs_folder(self.folder / "inventory.yaml").glob("*.jsonl")
+        return tuple(path.stem for path in sorted(records) if _holds(path))
 
     @property
     def busy(self) -> str:

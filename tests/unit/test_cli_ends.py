@@ -22,10 +22,11 @@ from gpunode import inventory
 from gpunode.cli import app
 from gpunode.cluster.lease import Held
 from gpunode.commands import verify
-from gpunode.engine import cluster_diff, converge, impact, nodes, plan_file, record, work
+from gpunode.engine import cluster_diff, converge, impact, nodes, plan_file, work
 from gpunode.engine.fleet import Visit
 from gpunode.engine.member import Member
 from gpunode.errors import ClusterError, Declined, KubeconfigUnusable, Problem, StalePlan, UsageError
+from gpunode.local import files
 from gpunode.local.files import STATE
 from gpunode.model import Host, Outcome, Plan, Reboot, Ssh, Status, StepPlan, Verdict, WriteFile
 from tests import cases
@@ -451,8 +452,8 @@ def test_a_plan_of_another_folder_is_recorded_beside_its_inventory(
     command("provision", "demo/friday.plan")
     assert (asked, dict(os.environ), list((demo / STATE).iterdir())) == ([], env, [])
     (tmp_path / STATE).mkdir(mode=0o700)
-    assert record.runs_folder(tmp_path / "inventory.yaml") == tmp_path / STATE / "gpunode/runs"
-    assert demo not in record.runs_folder(tmp_path / "other/inventory.yaml").parents
+    assert files.runs_folder(tmp_path / "inventory.yaml") == tmp_path / STATE / "gpunode/runs"
+    assert demo not in files.runs_folder(tmp_path / "other/inventory.yaml").parents
 
 
 @pytest.mark.parametrize(

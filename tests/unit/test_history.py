@@ -19,9 +19,10 @@ from gpunode.cluster.objects.difference import Difference
 from gpunode.commands import undo as undoing
 from gpunode.engine import undo_cluster
 from gpunode.engine.history import read, recent
-from gpunode.engine.record import Record, RunOptions, State, runs_folder
+from gpunode.engine.record import Record, RunOptions, State
 from gpunode.engine.session import Session
 from gpunode.errors import GpunodeError
+from gpunode.local.files import runs_folder
 from gpunode.model import Cluster, Host, Inventory, Plan, Reboot, Service, Ssh, StepPlan, Title, WriteFile
 from tests import jsonlines
 
