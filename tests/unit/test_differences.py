@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import pytest
 
-from gpunode.commands.verify import find_differences, report_differences
+from gpunode.commands.differences import find_differences, report_differences
 from gpunode.engine import history
 from gpunode.engine.member import Member
 from gpunode.engine.record import Record, RunOptions
