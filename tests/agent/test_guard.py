@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -355,7 +356,7 @@ def test_who_looks_at_the_lock_for_a_moment_keeps_no_apply_away(
     first.close()
     with (tmp_path / "run/gpunode/lock").open() as file:
         fcntl.flock(file, fcntl.LOCK_SH)
-        monkeypatch.setattr(record.time, "sleep", lambda _: fcntl.flock(file, fcntl.LOCK_UN))
+        monkeypatch.setattr(record, "time", Mock(sleep=lambda _: fcntl.flock(file, fcntl.LOCK_UN)))
         second = record.take_lock({"run": "run2", "pid": os.getpid()})
     assert second is not None
     second.close()

@@ -145,7 +145,7 @@ def test_the_patience_for_a_lost_connection_begins_again_with_each_message(
 ) -> None:
     """A link that fails now and then carries an hour's apply to its end. Its changes' own seconds are not counted twice."""
     seconds = iter(range(0, 10_000, 25))
-    monkeypatch.setattr(converge.time, "monotonic", lambda: next(seconds))
+    monkeypatch.setattr(converge, "time", Mock(wraps=time, monotonic=seconds.__next__))
     story = [*done(0, 1, 2), {"type": "facts", "facts": raw}, {"type": "end", "ok": True}]
     story[5] = {**story[5], "seconds": 3600.0}
     agent = Agent(*((story[:number], False) for number in (1, 3, 5)), (story, True))
@@ -156,7 +156,8 @@ def test_the_patience_for_a_lost_connection_begins_again_with_each_message(
 def test_a_host_that_does_not_come_back_from_its_reboot_is_given_up_after_minutes(
     raw: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(converge.time, "monotonic", iter(range(0, 10_000, 300)).__next__)
+    seconds = iter(range(0, 10_000, 300))
+    monkeypatch.setattr(converge, "time", Mock(wraps=time, monotonic=seconds.__next__))
     agent = Agent(([*done(0), {"type": "end", "ok": True}], True), *[Unreachable(HOST.name, "no route")] * 9)
     with pytest.raises(Unreachable, match="did not come back within 15 minutes"):
         apply(agent, planned(raw, Reboot("because")))

@@ -994,7 +994,7 @@ def test_without_a_terminal_a_wait_is_a_line_a_minute(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = [0.0]
-    monkeypatch.setattr(human.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(human, "time", mock.Mock(monotonic=lambda: now[0]))
     report = make(json=False, quiet=False)
     for seconds, host, text in (
         (0, "a", "waiting for ml/x and ml/y to leave the GPUs"),

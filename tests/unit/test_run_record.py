@@ -5,8 +5,10 @@ from __future__ import annotations
 import errno
 import json
 import os
+import time
 from collections.abc import Callable
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -196,7 +198,7 @@ def test_the_last_run_is_the_last_though_the_clock_was_set_back(
     times = iter([1_800_000_000.0, 1_700_000_000.0, 1_700_000_000.0])
     for expected in ("20270115T080000Z", "20270115T080001Z", "20270115T080002Z"):
         now = next(times)
-        monkeypatch.setattr(record.time, "time", lambda now=now: now)
+        monkeypatch.setattr(record, "time", Mock(wraps=time, time=lambda now=now: now))
         run = begun(tmp_path, "a")
         assert run.id.startswith(expected)
         found = history.last_run(tmp_path / "inventory.yaml", folder=tmp_path / "runs")
