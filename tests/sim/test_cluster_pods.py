@@ -132,7 +132,7 @@ def test_a_container_that_keeps_ending_is_started_ever_more_seldom(deployed: Fle
 
 def test_an_image_that_is_not_on_the_host_is_not_run(deployed: Fleet) -> None:
     """ErrImagePull with the runtime's words, and both runtimes have their own."""
-    old, new = deployed.run(OLD, NEW, image="absent:1", seconds=3)
+    old, new = deployed.run(OLD, NEW, image="absent:1", seconds=8)
     assert "ImagePull" in old.results[0].why
     assert "pull access denied for absent:1" in old.results[0].why
     assert 'failed to resolve reference "absent:1"' in new.results[0].why

@@ -229,7 +229,7 @@ def test_a_disruption_budget_that_never_allows_it_is_named(
 
     monkeypatch.setattr(Api, "evict", evict)
     told: list[str] = []
-    (left,) = drain.wait(api, "n1", lambda each: True, evict=True, seconds=1.5, notify=told.append)
+    (left,) = drain.wait(api, "n1", lambda each: True, evict=True, seconds=3, notify=told.append)
 
     assert (left.name, left.obstacle) == ("default/web", budget)
     assert asked == [made["metadata"]["uid"]]  # again only after RETRY
@@ -331,7 +331,8 @@ def test_nothing_begins_while_the_lease_may_be_another_s(
     told: list[str] = []
     never = lambda: False  # noqa: E731
     with lease.hold(mine, "ada", told.append) as held:
-        assert held.lost_reason(0, told.append, never) == ""
+        assert held.lost_reason(60, told.append, never) == ""
+        told.clear()  # where another process kept this one from renewing it in time
         door.shut()
         until(lambda: lease.clock() - held.renewed >= 0.5)
         assert held.lost_reason(60, told.append, lambda: True) == ""  # nor does an interrupted run wait

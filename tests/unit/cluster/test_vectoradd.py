@@ -232,8 +232,8 @@ def test_pods_that_cannot_start_end_with_the_reason(
         "phase": "Pending",
         "conditions": [{"type": "PodScheduled", "status": "False", "message": words}],
     }
-    first, second = run(api, told, A, B, seconds=1)
-    assert {result.why for result in first.results} == {f"not done after 1 s: not scheduled: {words}"}
+    first, second = run(api, told, A, B, seconds=3)
+    assert {result.why for result in first.results} == {f"not done after 3 s: not scheduled: {words}"}
     assert second.passed
     assert any(words in sentence for sentence in told)
     assert fake.all("Pod") == []
@@ -248,9 +248,9 @@ def test_a_pod_that_admission_ends_has_its_words(
         "reason": "UnexpectedAdmissionError",
         "message": "Allocate failed: gone",
     }
-    (result,) = run(api, told, A, seconds=1)
+    (result,) = run(api, told, A, seconds=3)
     words = "UnexpectedAdmissionError: Allocate failed: gone"
-    assert {item.why for item in result.results} == {f"not done after 1 s: {words}"}
+    assert {item.why for item in result.results} == {f"not done after 3 s: {words}"}
 
 
 def test_interrupting_it_leaves_no_pod(api: Api, fake: FakeApi, kubelet: Kubelet) -> None:
