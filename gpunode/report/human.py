@@ -201,7 +201,9 @@ class Human:
             return
         columns = [CALLED.get(column, column) for column in columns]
         text = plain if kind != "cause" else lambda cell: "\n".join(lines(cell))  # a fix has lines
-        cells = [[text(cell_text(cell)) for cell in row] for row in group_rows(kind, rows)]
+        grouped = group_rows(kind, rows)
+        columns, grouped = runs.without_same_node(kind, columns, grouped)
+        cells = [[text(cell_text(cell)) for cell in row] for row in grouped]
         used = [place for place in range(len(columns)) if any(row[place] for row in cells)]
         room = self._out.width if self._out.is_terminal else PIPED
         if self._out.is_terminal and _least(columns, cells, used) > room:  # eight digits tell GPUs apart

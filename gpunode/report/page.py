@@ -26,7 +26,7 @@ from gpunode.report.chains import UUID, chain
 from gpunode.report.objects import cluster_lines
 from gpunode.report.plain import Indent, Part, lines, plain
 from gpunode.report.plans import LEGEND, WORDS, failure, headline, plan_lines, status_of, summary_text
-from gpunode.report.runs import cell_text
+from gpunode.report.runs import cell_text, without_same_node
 
 if TYPE_CHECKING:
     from gpunode.cluster.objects.difference import Difference
@@ -367,6 +367,9 @@ class Page:
         if kind == "verified":
             for host, _, result, proof, *_ in rows:
                 self._card(str(host)).result = (str(result), str(proof))
+        if kind == "object" and self._cluster:  # its plan has them
+            return
+        columns, rows = without_same_node(kind, columns, rows)
         if rows and kind != "cause":  # the page groups its hosts itself
             cells = [[_cell(cell) for cell in row] for row in rows]
             title = TITLES.get(kind, kind.capitalize())
@@ -419,9 +422,7 @@ class Page:
             "causes": causes(cards),
             "open": _open(cards),
             "cards": sorted(cards, key=lambda card: card.style != "red"),
-            "legend": LEGEND
-            if any(getattr(card.shown or card.outcome, "plan", None) for card in cards)
-            else "",
+            "legend": LEGEND if any(card.shown and card.shown.plan for card in cards) else "",
             "statuses": list(dict.fromkeys(card.status for card in cards)),
             "cluster": with_styles(self._cluster),
             "changes": f"{self._changes} change{'s' if self._changes > 1 else ''}"

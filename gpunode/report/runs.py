@@ -194,8 +194,17 @@ def _row_of_all(kind: str, same: Sequence[Sequence[Any]]) -> Sequence[Any]:
     return (names, f"{len(same)} GPUs", gpu, end, pods, max(seconds, default=None), common(why, first[0]))
 
 
+def without_same_node(
+    kind: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]
+) -> tuple[Sequence[str], Sequence[Sequence[Any]]]:
+    """The table of proofs without the column of nodes, where each node has its host's name."""
+    if kind != "verified" or any(row[0] != row[1] for row in rows):
+        return columns, rows
+    return [columns[0], *columns[2:]], [(row[0], *row[2:]) for row in rows]
+
+
 def cell_text(value: object) -> str:
     """The text of a cell. Floats are seconds; below one they are <1, since the kubelet reports whole seconds."""
     if type(value) is float:
-        return f"{value:g}" if value >= 1 else "<1"
+        return f"{value:.0f}" if value >= 10 else f"{value:.2g}" if value >= 1 else "<1"
     return "" if value is None else str(value)

@@ -123,7 +123,8 @@ def test_no_text_of_a_host_or_cluster_controls_the_page(tmp_path: Path) -> None:
 
 def test_the_fleet_is_reported_by_cause_the_bad_ones_first(page: Page) -> None:
     rows = re.findall(
-        r"<tr><td>(\d)</td><td class=\"(\w+)\">([\w ]+)</td><td>(.*?)</td><td>(.*?)</td></tr>", page.text()
+        r"<tr><td data-name=\"hosts\">(\d)</td><td data-name=\"result\" class=\"(\w+)\">([\w ]+)</td><td data-name=\"cause\">(.*?)</td><td data-name=\"names\">(.*?)</td></tr>",
+        page.text(),
     )
     names = [re.sub(r"<.*?>", "", row[4]).strip() for row in rows]
     assert [(*row[:3], name) for row, name in zip(rows, names, strict=True)] == [
@@ -156,8 +157,11 @@ def test_verify_shows_the_chain_and_the_first_broken_link_as_the_cause(tmp_path:
     page.links("gpu-2", [Verdict.ok("PCI", "2 GPUs")])
     page.total("1 of 2 hosts broken", {})
     text = page.text()
-    assert '<td class="red">broken</td><td>module: not loaded</td><td><span class="name">gpu-1</span>' in text
-    assert '<td class="green">OK</td>' in text
+    assert (
+        'class="red">broken</td><td data-name="cause">module: not loaded</td><td data-name="names"><span class="name">gpu-1</span>'
+        in text
+    )
+    assert 'class="green">OK</td>' in text
     assert "<p>1 of 2 hosts broken</p>" in text
 
 
@@ -192,7 +196,7 @@ def test_the_costs_are_on_top_and_commands_are_code(page: Page) -> None:
     page.note(Headline("2 hosts: 0 pods disturbed, about 1 min"))
     page.note("Run `gpunode provision` <soon>.")
     text = page.text()
-    assert text.index("about 1 min") < text.index("By cause")
+    assert text.index("about 1 min") < text.index("Results")
     assert "<p>Run <code>gpunode provision</code> &lt;soon&gt;.</p>" in text
     assert "cluster prod" in text.split("</p>")[0]
 
@@ -211,7 +215,7 @@ def test_a_table_has_no_empty_column_and_a_long_one_is_folded(page: Page) -> Non
     )
     text = page.text()
     assert "<h2>Batches</h2>" in text
-    assert "<td>gpu-[1:3]</td></tr>" in text
+    assert ">gpu-[1:3]</td></tr>" in text
     assert "<th>changes</th></tr>" in text
     assert "<th>seconds</th></tr>" in text
     assert "<summary>50 rows</summary>" in text
@@ -246,5 +250,20 @@ def test_on_a_narrow_screen_a_uuid_ends_after_eight_digits(page: Page) -> None:
         [("GPU-af074ce5-6e61-5c60-b411-a56ae528fe38", "plan", "a <b> of GPU-1")],
     )
     text = page.text()
-    assert '<td><span class="uuid">GPU-af074ce5<span>-6e61-5c60-b411-a56ae528fe38</span></span></td>' in text
-    assert "<td>a &lt;b&gt; of GPU-1</td>" in text
+    assert '><span class="uuid">GPU-af074ce5<span>-6e61-5c60-b411-a56ae528fe38</span></span></td>' in text
+    assert ">a &lt;b&gt; of GPU-1</td>" in text
+
+
+def test_a_page_says_nothing_twice(tmp_path: Path) -> None:
+    """Objects are in the cluster's plan; a node with its host's name is its host."""
+    page = Page(make(json=False, quiet=True), tmp_path / "report.html", "t")
+    rows = [("a", "a", "verified", "1 GPU"), ("b", "b", "verified", "1 GPU")]
+    page.rows("object", ("action", "object"), [("created", "Namespace x")])
+    page.rows("verified", ("host", "node", "result", "proof"), rows)
+    assert "Made in the cluster" in page.text()
+    assert "<th>node</th>" not in page.text()
+    page.cluster("prod", [])
+    page.rows("object", ("action", "object"), [("created", "Namespace y")])
+    page.rows("verified", ("host", "node", "result", "proof"), [*rows, ("c", "n", "verified", "1 GPU")])
+    assert "Namespace y" not in page.text()
+    assert "<th>node</th>" in page.text()

@@ -446,3 +446,15 @@ def test_a_gpu_that_the_fabric_manager_has_not_joined_breaks_nvml(fabric: str, t
     link = next(link for link in judge_host(converge.plan_host(host, seen, None)) if link.layer == "NVML")
     assert (link.status, link.text if text else "") == ("broken" if text else "ok", text)
     assert not text or (fabric in link.cause and "fabricmanager" in link.fix)
+
+
+@pytest.mark.parametrize(
+    ("library", "cause"), [("595.1", "driver 595.1 is installed, but"), (None, "no driver is")]
+)
+def test_an_unloaded_module_is_no_missing_driver(library: str | None, cause: str) -> None:
+    """Where another link's refusal leaves no plan that would name what is missing."""
+    _, seen = right()
+    seen = replace(seen, modules={}, library_version=library)
+    refused = Outcome("gpu-1", "refused", seen, problem=Problem("", "config.toml does not parse", "runtime"))
+    broken = next(link for link in judge_host(refused) if link.status == "broken")
+    assert (broken.layer, broken.cause[: len(cause)]) == ("module", cause)

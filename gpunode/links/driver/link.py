@@ -48,10 +48,12 @@ def judge_module(outcome: Outcome, seen: Facts) -> Verdict:
         )
     loaded = seen.modules.get("nvidia")
     if loaded is None:
+        version = seen.library_version
+        unloaded = f"driver {version} is installed, but its module is not loaded" if version else ""
         return Verdict.broken(
             "module",
             "nvidia is not loaded",
-            cause_by_plan(outcome, "module", "driver", "repository") or "no driver is installed",
+            cause_by_plan(outcome, "module", "driver", "repository") or unloaded or "no driver is installed",
             fix_by_plan(outcome, "module", UNMANAGED, "driver"),
         )
     flavour = loaded_flavour(seen)
