@@ -1,8 +1,4 @@
-"""Changes of a host: a closed set.
-
-`why` is for the user who accepts the plan. `fault`, for verify, is the fault that the change fixes; None: the same as
-`why`; "": none, as the change follows from the one before it.
-"""
+"""Changes of a host: a closed set. `why` is for the user who accepts the plan."""
 
 from __future__ import annotations
 
@@ -13,6 +9,14 @@ Flavour: TypeAlias = Literal["open", "proprietary"]  # of the driver's kernel mo
 # The last four bring a containerd
 Runtime: TypeAlias = Literal["docker", "containerd", "crio", "k3s", "rke2", "k0s", "microk8s"]
 Checker: TypeAlias = Literal["docker", "containerd", "systemd"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Explained:
+    """Every change, for verify. `fault`: what the change fixes; None: the same as its `why`; "": nothing, as it follows from the change
+    before it."""
+
+    fault: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +30,7 @@ class Expected:
 
 
 @dataclass(frozen=True, slots=True)
-class WriteFile:
+class WriteFile(Explained):
     """Write `content` to `path`. Refused if the file changed since the plan: `before` is its text at that time, None for
     a file that must not exist. `check` names the program that must accept the new text first and read `expected` in it. `mode`, `owner`
     (uid, gid; None: root's) and `label` (SELinux's; None: the policy's) are a new file's: another keeps its own."""
@@ -40,17 +44,15 @@ class WriteFile:
     label: str | None = None
     check: Checker | None = None
     expected: Expected | None = None
-    fault: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class RemoveFile:
+class RemoveFile(Explained):
     """Remove `path` if its text is `before`; with `folder` also its folder, if that is empty then."""
 
     path: str
     before: str
     why: str
-    fault: str | None = None
     folder: bool = False
 
 
@@ -70,7 +72,7 @@ class PackageSpec:
 
 
 @dataclass(frozen=True, slots=True)
-class Packages:
+class Packages(Explained):
     """Install, remove, hold; `hold` comes after the installation, `release` of holds before it. `refresh` first updates the lists of
     packages. `purge` also removes the configuration of removed packages."""
 
@@ -81,11 +83,10 @@ class Packages:
     release: tuple[str, ...] = ()
     refresh: bool = False
     purge: bool = False
-    fault: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Service:
+class Service(Explained):
     """Enable and (re)start a unit; or, with `disable` alone, stop it and disable it. Then the unit, and the node's other units that worked before, must work for some seconds.
     Otherwise the files that this run changed for it (`guards`) are restored, and it is restarted if it worked before.
 
@@ -104,11 +105,10 @@ class Service:
     drops: str = ""
     disable: bool = False
     loses: bool = False  # systemd is reloaded for it, and takes the GPUs from running containers
-    fault: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class KernelModule:
+class KernelModule(Explained):
     """Unload, then load, modules by name in the order given. `services`: units of the driver's own daemons. An unload stops them; a
     load, or a change with neither, starts those of them that an unload has stopped."""
 
@@ -116,17 +116,15 @@ class KernelModule:
     load: tuple[str, ...] = ()
     unload: tuple[str, ...] = ()
     services: tuple[str, ...] = ()
-    fault: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class SelinuxBoolean:
+class SelinuxBoolean(Explained):
     """Switch a boolean of SELinux's policy on (or off), now and after every boot."""
 
     name: str
     why: str
     on: bool = True
-    fault: str | None = None
 
 
 Layout: TypeAlias = tuple[str, ...] | None
@@ -144,18 +142,17 @@ class GpuLayout:
 
 
 @dataclass(frozen=True, slots=True)
-class MigLayout:
+class MigLayout(Explained):
     """Cut GPUs into MIG devices, in the order of their profiles. No process may use a GPU then; `services`: units of the driver's
     own daemons, which are stopped meanwhile. On a failure the GPU gets its layout of before again."""
 
     gpus: tuple[GpuLayout, ...]
     why: str
     services: tuple[str, ...] = ()
-    fault: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class LoadImage:
+class LoadImage(Explained):
     """Load an image archive of this machine into the node's container runtime."""
 
     reference: str
@@ -163,30 +160,27 @@ class LoadImage:
     archive: str
     runtime: Runtime
     why: str
-    fault: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class RemoveImage:
+class RemoveImage(Explained):
     """Remove an image from the node's container runtime. One that is in use, or gone, is no failure."""
 
     reference: str
     runtime: Runtime
     why: str
-    fault: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class ForgetHost:
+class ForgetHost(Explained):
     """Remove all of gpunode's own records from the host: the last change of all. `offers`: the node stops offering its GPUs."""
 
     why: str
     offers: bool = True
-    fault: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class InstallDriver:
+class InstallDriver(Explained):
     """Install a driver by NVIDIA's own installer, whose file has this SHA-256. `beside`: while another driver holds the GPUs;
     nothing is loaded, and a reboot follows."""
 
@@ -197,20 +191,18 @@ class InstallDriver:
     archive: str | None = None  # of this machine
     url: str | None = None  # that the host fetches
     beside: bool = False
-    fault: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class UninstallDriver:
+class UninstallDriver(Explained):
     """Remove the driver that NVIDIA's own installer brought."""
 
     version: str
     why: str
-    fault: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Reboot:
+class Reboot(Explained):
     """Restart the machine; the run continues when its boot id has changed. `ends`: the users of the GPUs (pids, and UIDs of
     pods) at the time of the plan; a newer user prevents the reboot. None: it ends any user's work. `bare`: the plan removes the driver,
     so the next kernel need not have its module."""
@@ -218,7 +210,6 @@ class Reboot:
     why: str
     ends: tuple[str, ...] | None = None
     bare: bool = False
-    fault: str | None = None
 
 
 Change: TypeAlias = (

@@ -105,7 +105,7 @@ def plan(facts: Facts, desired: Desired) -> tuple[Change, ...]:
         if gpu.seen
     ]
     fault = "\n".join(seen)
-    return (*boot, MigLayout(gpus, "the inventory has this layout (`mig`)", _stopped(facts), fault))
+    return (*boot, MigLayout(gpus, "the inventory has this layout (`mig`)", _stopped(facts), fault=fault))
 
 
 def restore(facts: Facts, layouts: Mapping[str, Layout], why: str) -> tuple[MigLayout, ...]:
