@@ -11,6 +11,7 @@ import signal
 import sys
 import traceback
 from collections.abc import Sequence
+from pathlib import Path
 from typing import NoReturn
 
 import typer
@@ -130,6 +131,12 @@ def _run() -> None:
         typer.echo(f"gpunode: {output.plain(error)}", err=True)
         sys.exit(error.exit_code)
     except OSError as error:
+        if _is_folder_gone():
+            typer.echo(
+                "gpunode: this folder no longer exists\n  Change to another folder, then run it again.",
+                err=True,
+            )
+            raise SystemExit(UsageError.exit_code) from error
         if error.filename and error.strerror:  # a path that a user named; stdout has none
             text = output.plain(GpunodeError(f"{error.filename}: {error.strerror}", hint=PATH))
             typer.echo(f"gpunode: {text}", err=True)
@@ -152,6 +159,15 @@ def _run() -> None:
         os._exit(
             INTERRUPTED
         )  # an orderly exit would wait for the threads, and they follow their hosts to the end
+
+
+def _is_folder_gone() -> bool:
+    """True if the current folder was removed, as that of a demo that has ended."""
+    try:
+        Path.cwd()
+    except FileNotFoundError:
+        return True
+    return False
 
 
 def _load_only(named: Sequence[str]) -> None:

@@ -29,7 +29,7 @@ from gpunode.errors import ClusterError, Declined, KubeconfigUnusable, Problem, 
 from gpunode.local import files
 from gpunode.local.files import STATE
 from gpunode.model import Host, Outcome, Plan, Reboot, Ssh, Status, StepPlan, Verdict, WriteFile
-from tests import cases
+from tests import cases, forks
 from tests.unit.test_verify import right
 
 Command = Callable[..., Result]
@@ -677,3 +677,15 @@ def test_a_reviewed_plan_that_is_another_after_a_wait_is_not_applied(
     assert bool(cleared) == (
         waits == "work" or bool(applied)
     )  # no work is ended for a plan that is not applied
+
+
+@pytest.mark.parametrize("words", ["history", "show last"])
+def test_a_folder_that_was_removed_is_no_bug(words: str, tmp_path: Path) -> None:
+    """As that of a demo, once it was stopped from there."""
+    program = f"import os, sys\nfrom gpunode.cli import main\nos.rmdir(os.getcwd())\nsys.argv[1:] = {words.split()}\nmain()"
+    done = forks.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert (
+        done.stderr
+        == "gpunode: this folder no longer exists\n  Change to another folder, then run it again.\n"
+    )

@@ -228,7 +228,7 @@ def _check_driver(now: Now) -> None:
     """The check of the nvidia runtime's hook. Raises CannotStart without a driver."""
     hook = (
         "OCI runtime create failed: runc create failed: unable to start container process: error during container "
-        "init: error running prestart hook #0: exit status 1, stdout: , stderr: Auto-detected mode as 'legacy' "
+        "init: error running prestart hook #0: exit status 1, stdout: , stderr: Auto-detected mode as 'legacy'\n"
         "nvidia-container-cli: initialization error: "
     )
     if not now.library:
