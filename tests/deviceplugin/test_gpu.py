@@ -11,7 +11,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,7 @@ from gpunode.deviceplugin.nvml import Nvml, NVMLError
 
 from .kubelet import FakeKubelet
 from .test_mps_daemon import Modes
+from .test_process import started
 
 pytestmark = pytest.mark.gpu
 
@@ -106,21 +107,10 @@ def test_each_call_answers_as_by_nvidias_binding(real):
     assert compared >= 18
 
 
-@contextlib.asynccontextmanager
-async def plugin(sockets: Path, *flags: str) -> AsyncIterator[asyncio.subprocess.Process]:
-    """The plugin's process as its image starts it; killed at the end if it still runs."""
-    command = ("-m", "gpunode.deviceplugin", f"--kubelet-socket={sockets}/kubelet.sock", *flags)
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path[1:]])}
-    pipe = asyncio.subprocess.PIPE
-    child = await asyncio.create_subprocess_exec(
-        sys.executable, *command, cwd=ROOT, stderr=pipe, env=environment
-    )
-    try:
-        yield child
-    finally:
-        if child.returncode is None:
-            child.kill()
-        await child.communicate()
+def plugin(sockets: Path, *flags: str) -> contextlib.AbstractAsyncContextManager[asyncio.subprocess.Process]:
+    """The plugin's process as its image starts it."""
+    environment = {"PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path[1:]])}
+    return started(sockets, "gpunode.deviceplugin", *flags, environment=environment)
 
 
 async def read_until(child: asyncio.subprocess.Process, text: str) -> list[str]:

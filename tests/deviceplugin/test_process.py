@@ -20,18 +20,25 @@ from .kubelet import FakeKubelet
 ROOT = Path(__file__).parents[2]
 
 
-@contextlib.asynccontextmanager
-async def process(
+def process(
     sockets: Path, *flags: str, gpus: str = "GPU-a", environment: Mapping[str, str] | None = None
+) -> contextlib.AbstractAsyncContextManager[asyncio.subprocess.Process]:
+    """A running plugin process on fake GPUs."""
+    environment = {"PYTHONPATH": str(ROOT), **(environment or {})}
+    return started(sockets, "tests.deviceplugin.process", gpus, *flags, environment=environment)
+
+
+@contextlib.asynccontextmanager
+async def started(
+    sockets: Path, *command: str, environment: Mapping[str, str]
 ) -> AsyncIterator[asyncio.subprocess.Process]:
-    """A running plugin process; killed at the end if it still runs."""
-    command = ("-m", "tests.deviceplugin.process", gpus, f"--kubelet-socket={sockets}/kubelet.sock", *flags)
+    """A process of this module, with these words; killed at the end if it still runs."""
     child = await asyncio.create_subprocess_exec(
         sys.executable,
-        *command,
+        *("-m", *command, f"--kubelet-socket={sockets}/kubelet.sock"),
         cwd=ROOT,
         stderr=asyncio.subprocess.PIPE,
-        env={**os.environ, "PYTHONPATH": str(ROOT), **(environment or {})},
+        env={**os.environ, **environment},
     )
     try:
         yield child

@@ -10,6 +10,7 @@ from typing import Any
 
 from gpunode.contract.promises import MEMORY_ANNOTATION
 from gpunode.deviceplugin.cluster.apiserver import ApiError, Object
+from gpunode.share.ledger import Ledger
 
 MEM, COUNT = "aliyun.com/gpu-mem", "aliyun.com/gpu-count"
 # Random schedules of a test; `make storm` tries many more.
@@ -113,3 +114,9 @@ class Pods:
         with self._lock:
             copy: list[Object] = json.loads(json.dumps(list(self.pods.values())[first::step]))
             return copy
+
+
+def free(ledger: Ledger, name: str = "n") -> tuple[int, ...]:
+    book = ledger.book(name)
+    assert book is not None
+    return book.free

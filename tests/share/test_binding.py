@@ -14,7 +14,7 @@ from gpunode.contract.promises import ALLOCATION, ASSUMED, INDEX, MEMORY_ANNOTAT
 from gpunode.deviceplugin.cluster.apiserver import ApiError
 from gpunode.share.binding import NotBound, NotLeading, bind
 from gpunode.share.ledger import Ledger
-from tests.share.objects import MEM, SCHEDULES, Pods, node, pod
+from tests.share.objects import MEM, SCHEDULES, Pods, free, node, pod
 
 
 def ask(ledger: Ledger, api: Pods, name: str, on: str = "n", uid: str = "", *, packed: bool = True) -> str:
@@ -24,12 +24,6 @@ def ask(ledger: Ledger, api: Pods, name: str, on: str = "n", uid: str = "", *, p
     except NotBound as error:
         return str(error)
     return ""
-
-
-def free(ledger: Ledger, name: str = "n") -> tuple[int, ...]:
-    book = ledger.book(name)
-    assert book is not None
-    return book.free
 
 
 def test_a_bound_pod_says_where_it_is() -> None:

@@ -14,7 +14,7 @@ from gpunode.contract.status import Configuration, Status, Unavailable
 from gpunode.share.fit import Refused, find, score
 from gpunode.share.ledger import Ledger
 from tests import tables
-from tests.share.objects import COUNT, MEM, node, pod
+from tests.share.objects import COUNT, MEM, free, node, pod
 
 LOST = status.dumps(
     Status("", Configuration("none", "memory", ()), lost=(Unavailable("GPU-n-1", "1", "xid-79", "gone"),))
@@ -27,12 +27,6 @@ def own(on: str, **containers: list[int]) -> dict[str, str]:
         name: [{"index": str(index), "uuid": ""} for index in indexes] for name, indexes in containers.items()
     }
     return {MEMORY_ANNOTATION: json.dumps({"version": 1, "node": on, "containers": placed})}
-
-
-def free(ledger: Ledger, name: str = "n") -> tuple[int, ...]:
-    book = ledger.book(name)
-    assert book is not None
-    return book.free
 
 
 @pytest.mark.parametrize(
