@@ -11,6 +11,7 @@ import pytest
 
 from gpunode.engine import control_plane, rollout, rounds
 from gpunode.engine.batch import Run
+from gpunode.engine.batch_order import Size
 from gpunode.engine.member import PAUSED, Member
 from gpunode.errors import Problem
 from gpunode.model import Cluster, Host, Inventory, Outcome, Plan, Reboot, Ssh, StepPlan
@@ -75,3 +76,41 @@ def test_hosts_are_probed_again_where_another_run_held_the_lease(
     lease = cast("Any", SimpleNamespace(waited=waited))
     after = rollout.plan_again(run, rollout.Hosts(members, (), (), frozenset()), lease)
     assert [member.outcome and member.outcome.status for member in after] == ["failed", status]
+
+
+def test_a_run_that_is_paused_while_a_gate_runs_begins_neither_that_batch_nor_another(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    members = tuple(Member(Host(name, Ssh(name)), Outcome(name, "right")) for name in "ab")
+    record = mock.Mock(lost="", paused=False)
+
+    def pass_gates(*_: object) -> str:
+        record.paused = True
+        return ""
+
+    monkeypatch.setattr(rollout.gate, "run_gates", pass_gates)
+    monkeypatch.setattr(rollout, "mean_seconds", lambda _: {})
+    monkeypatch.setattr(rollout.batch, "finish", pytest.fail)
+    session = mock.Mock(inventory=Inventory("i.yaml", (), Cluster()))
+    run = Run(session, None, record, mock.Mock(set=False), {}, prove=True)
+    lease: Any = SimpleNamespace(waited=False, lost_reason=lambda *_: "")
+    order = tuple((member.host,) for member in members)
+    after = rollout.run_batches(run, lease, rollout.Hosts(members, (), order, frozenset()))
+    assert [member.reason and member.reason.code for member in after] == [PAUSED, PAUSED]
+
+
+def test_hosts_that_an_earlier_run_left_cordoned_go_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are disturbed already."""
+    nodes = {name: mock.Mock(own_taints=(), taints={}) for name in "ab"}
+    members = []
+    for name, node in nodes.items():
+        node.name = name
+        members.append(Member(Host(name, Ssh(name)), Outcome(name, "right"), node=node))
+    monkeypatch.setattr(rollout.impact, "locate", lambda *_: ())
+    monkeypatch.setattr(rollout.impact, "find_impact", lambda *_, **__: tuple(members))
+    monkeypatch.setattr(rollout.cordon, "owners", lambda _: {"b": "run 1"})
+    monkeypatch.setattr(rounds.taint, "run_of", lambda _: "")
+    inventory = Inventory("", tuple(member.host for member in members), Cluster())
+    session = mock.Mock(inventory=inventory, hosts=inventory.hosts, planners={})
+    hosts = rollout.plan_hosts(session, mock.Mock(), tuple(members), size=Size(1))
+    assert [[host.name for host in batch] for batch in hosts.order] == [["b"], ["a"]]
