@@ -46,9 +46,9 @@ def made(lab: Lab) -> Iterator[Pods]:
         yield made
 
 
-@pytest.fixture
-def verified(lab: Lab, gpunode: Callable[..., Ran]) -> None:
-    """Both hosts are proven nodes."""
+@pytest.fixture(scope="module", autouse=True)
+def verified(gpunode: Callable[..., Ran]) -> None:
+    """Both hosts are proven nodes, as each test leaves them."""
     ran = gpunode("provision", "--yes", "--json", timeout=800)
     assert ran.code == 0, ran
 
@@ -67,7 +67,6 @@ def allocatable(lab: Lab, name: str) -> int:
     return int(node(lab, name)["status"]["allocatable"].get(GPU, 0))
 
 
-@pytest.mark.usefixtures("verified")
 def test_no_pod_passes_the_taint_before_the_proof_though_the_run_is_killed_after_it(
     lab: Lab, made: Pods, gpunode: Callable[..., Ran]
 ) -> None:
@@ -98,7 +97,6 @@ def test_no_pod_passes_the_taint_before_the_proof_though_the_run_is_killed_after
     wait("the pod", lambda: made.get(name)["status"]["phase"] == "Running", 90)
 
 
-@pytest.mark.usefixtures("verified")
 def test_a_kubelet_registers_with_the_taint_and_leaves_a_node_that_exists(
     lab: Lab, gpunode: Callable[..., Ran]
 ) -> None:
@@ -123,7 +121,6 @@ def test_a_kubelet_registers_with_the_taint_and_leaves_a_node_that_exists(
         modern.write(ARGUMENTS, before)
 
 
-@pytest.mark.usefixtures("verified")
 def test_the_condition_follows_a_fault(
     lab: Lab, gpunode: Callable[..., Ran], inventory: Callable[..., Path]
 ) -> None:
@@ -157,7 +154,6 @@ def gpu_ready(lab: Lab) -> tuple[str, str] | None:
     return (own["status"], own["reason"]) if own else None
 
 
-@pytest.mark.usefixtures("verified")
 def test_a_cordoned_gpu_stays_out_over_restarts_of_plugin_and_kubelet(
     lab: Lab, made: Pods, gpunode: Callable[..., Ran]
 ) -> None:
