@@ -25,7 +25,6 @@ pytestmark = [pytest.mark.gpu, pytest.mark.timeout(400)]
 NODE = "/api/v1/nodes/control-plane"
 PODS = "/api/v1/namespaces/default/pods"
 PLUGIN = "/apis/apps/v1/namespaces/gpunode/daemonsets/gpunode-device-plugin"
-CONDITION_SECONDS = 5.0  # what is promised from a fault to the node's condition
 # what the toolkit's package writes when it is installed, and leaves when it is purged
 OF_THE_TOOLKIT = "/etc/nvidia-container-runtime/config.toml"
 
