@@ -32,7 +32,7 @@ def _second(name: str, value: str) -> str:
 
 def explain(reporter: Reporter, text: str) -> int:
     """Report each meaning once; the exit code: 7 if the cause of no line is known."""
-    matches = list(explain_lines(text))
+    matches = explain_lines(text)
     reporter.rows(
         "explanation",
         ALL,

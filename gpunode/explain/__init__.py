@@ -7,7 +7,7 @@ own codes, `actions.yaml` what to do about them. The short names and what the de
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib.resources import files
@@ -48,6 +48,8 @@ CUDA = re.compile(
 )
 CUDA_NAME = re.compile(r"(?:CUDA_ERROR_|cudaError_?)(?P<name>[A-Za-z]\w*)")
 FAILED = re.compile(r"err|failure|returned|status", re.IGNORECASE)
+ECHO = re.compile(r"\s*(?:File \".*\", line \d+|raise [\w.]+\()")  # a traceback's copy of the source
+OF_SMI = "API mismatch: the client 'nvidia-smi'"
 LONGEST = 4000  # characters of a line: patterns take the square of it at worst
 NEVER = r"(?!)"  # of a row for numbers alone
 FAILURE = (
@@ -175,7 +177,9 @@ def _cuda_texts() -> re.Pattern[str]:
         "|".join(re.escape(row[3]) for row in kind) for kind in ([r for r in rows if not r[5]], rows)
     )
     failed = r"(?:cuda|\bcu[A-Z]\w{1,40}).{0,60}?(?:err(?:or)?|fail(?:ure|ed)?|returned|status)\w{0,12}(?:[\W\d]{0,12}|.{0,90}['\"]| (?:at|in)\b.{0,80}: )"
-    return re.compile(rf"\b(?P<own>{own})|(?:{failed}|cuda\W{{1,4}})(?P<common>{every})\b", re.IGNORECASE)
+    return re.compile(
+        rf"\b(?P<own>{own})|(?:{failed}|(?:cuda|GPUassert)\W{{1,4}})(?P<common>{every})\b", re.IGNORECASE
+    )
 
 
 @cache
@@ -194,14 +198,30 @@ def _own() -> Mapping[str, tuple[str, str]]:
     return known
 
 
-def explain_lines(text: str) -> Iterator[tuple[str, Explanation]]:
-    """The lines that are known, each meaning once, in their order."""
-    known = set()
+def explain_lines(text: str) -> Sequence[tuple[str, Explanation]]:
+    """The lines that are known, each meaning once: those with a cause, then those without; each in their order.
+
+    A line that names no cause, or another line's, is left out beside a specific one. nvidia-smi's line of the kernel tells of nvidia-smi alone.
+    """
+    known: dict[Explanation, str] = {}
     for line in text.splitlines():
-        explanation = explain(line)
-        if explanation is not None and explanation not in known:
-            known.add(explanation)
-            yield line.strip(), explanation
+        if not ECHO.match(line) and (explanation := explain(line)):
+            known.setdefault(explanation, line.strip())
+    others = [meaning for meaning, line in known.items() if OF_SMI in line]
+    own = [meaning for meaning in known if meaning not in others]
+    specific = [meaning for meaning in own if meaning.code not in _general()] or own
+    ranked = [*sorted(specific, key=lambda meaning: meaning.fault == "unknown"), *others]
+    return [(known[meaning], meaning) for meaning in ranked]
+
+
+@cache
+def _general() -> frozenset[str]:
+    """The codes of rows that name no cause, or another line's."""
+    return frozenset(
+        row["code"]
+        for row in _lines()
+        if row["action"] == "follow-other" and (row.get("failure") or row["fault"] != "unknown")
+    )
 
 
 def _xid(code: int, gpu: str = "", rest: str = "") -> Explanation | None:

@@ -19,7 +19,7 @@ from gpunode.cli import app
 from gpunode.cluster import obstacles
 from gpunode.contract.xids import Verdict, verdict
 from gpunode.deviceplugin import cuda, gpus
-from gpunode.explain import ACTIONS, Explanation, explain
+from gpunode.explain import ACTIONS, Explanation, explain, explain_lines
 from gpunode.links.pod.pending import REASONS
 from gpunode.packages import SYSTEMS
 from gpunode.planning.tables import table
@@ -286,6 +286,11 @@ def test_lines_of_stdin_are_explained_once_each() -> None:
     assert (first["code"], first["fault"], first["action"]) == ("xid-79", "hardware", "reboot")
     assert first["line"] == FELL_OFF
     assert (summary["lines"], summary["explained"]) == (3, 1)
+
+
+@tables.rows("explained-together")
+def test_the_most_specific_line_is_first_and_one_that_adds_nothing_is_left_out(text: str, codes: str) -> None:
+    assert " ".join(answer.code for _, answer in explain_lines(text)) == codes
 
 
 def test_a_line_of_two_causes_names_both_and_what_tells_them_apart() -> None:

@@ -18,7 +18,7 @@ UNEXPLAINED = "unexplained"  # code: the pod's own words, which gpunode's tables
 ASKS_NONE = "asks-none"  # code
 UNPULLED = "image-pull"  # code
 # What explain knows of containers without a GPU: a pod that requests one has to be told something else than to do so.
-WITHOUT_GPU = ("smi-missing", "gpu-not-given", "no-gpu-seen", "no-device", "nvml-library-missing")
+WITHOUT_GPU = ("smi-missing", "gpu-not-given", "no-gpu-seen", "no-gpus", "no-device", "nvml-library-missing")
 TAIL = 3  # lines of a log that nothing explains
 NAMED = 4
 
@@ -30,7 +30,7 @@ def judge_placed(pod: Object, events: Sequence[Object], log: str) -> Iterator[Pr
         yield work.explain_refusal(pod)
         return
     text = pods.problem(pod, events)
-    known = list(explain_lines(log)) if (pod.get("status") or {}).get("phase") != "Succeeded" else []
+    known = [*explain_lines(log)] if (pod.get("status") or {}).get("phase") != "Succeeded" else []
     if text and (meaning := explain(text)) and meaning not in [each for _, each in known]:
         known.insert(0, (text, meaning))
     yield from (_explained(line, meaning, pod) for line, meaning in known)
