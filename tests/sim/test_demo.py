@@ -7,7 +7,6 @@ import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -17,6 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
+import paramiko
 import pytest
 import yaml
 
@@ -165,7 +165,9 @@ def test_the_busy_one_of_several_stays_and_the_others_end(room: Path) -> None:
         with Demo([kinds.host_without_gpus("cpu-1")]) as demo:
             demo.keep(name)
             kept.append(demo)
-    with socket.create_connection(("127.0.0.1", kept[0].port("cpu-1"))):
+    with paramiko.Transport(("127.0.0.1", kept[0].port("cpu-1"))) as connection:
+        connection.start_client(timeout=60)  # the server drops who says nothing for 15 s
+        until(lambda: registry.find("demo").busy)
         stopped = forks.run([*GPUNODE, "demo", "stop"], capture_output=True, text=True)
     assert (stopped.returncode, stopped.stdout) == (1, f"ended {kept[1].folder}\n")
     assert "demo was not stopped: a command is connected to its hosts" in stopped.stderr
