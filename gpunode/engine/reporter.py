@@ -64,9 +64,10 @@ class Reporter(Protocol):
 ANSWER = "The same command asks again: answer `y` to apply the plan. Where there is no terminal, give --yes."
 
 
-def stages(emit: OnEvent, host: str | None) -> Callable[[str], None]:
-    """A reporter of a host's stages, or of the cluster's."""
-    return lambda text: emit(Event("stage", host, text))
+def stages(emit: OnEvent, host: str | None, wait: str = "") -> Callable[[str], None]:
+    """A reporter of a host's stages, or of the cluster's. `wait`: the wait that all its sentences are news of."""
+    data = {"wait": wait} if wait else {}
+    return lambda text: emit(Event("stage", host, text, data))
 
 
 def progress(reporter: Reporter) -> Callable[[str], None]:

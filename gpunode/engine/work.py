@@ -252,7 +252,8 @@ def end_plugin(api: Api, namespace: str, member: Member, owner: str, emit: OnEve
     item = api.get("Node", member.node.name) if member.node else None
     if item is None or item["metadata"]["name"] not in daemonset.uids_by_node(api, namespace):
         return True
-    node, desired, notify = node_of(item), nodes.desired_labels(member.host), stages(emit, member.host.name)
+    notify = stages(emit, member.host.name, "plugin")
+    node, desired = node_of(item), nodes.desired_labels(member.host)
     return daemonset.pause(api, namespace, node, desired, owner, notify) or not node.ready
 
 
@@ -328,7 +329,7 @@ def wait_for_end(
     mode, seconds = member.host.work, member.host.work_timeout
     if mode == "kill":
         return End("", member.outcome)
-    notify, end = stages(emit, member.host.name), time.monotonic() + seconds
+    notify, end = stages(emit, member.host.name, "work"), time.monotonic() + seconds
     emit_probe = emit
     # pods, by uid and by name: that of a static pod's processes is not its object's
     services: set[str] | None = None

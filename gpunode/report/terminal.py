@@ -168,6 +168,7 @@ class Live:
         self._known = {} if known is None else known
         self._doing: dict[str, tuple[float, str]] = {}
         self._stage: dict[str, str] = {}
+        self._wait: dict[str, object] = {}  # what it waits for, where there is news of it
         self._detail: dict[str, str] = {}
         self._bars: dict[str, str] = {}  # of the changes that are made
         self._view = RichLive(
@@ -199,8 +200,10 @@ class Live:
             self._bars[host] = "█" * filled + "░" * (BAR - filled)
         kind = str(event.data.get("kind", ""))
         stage = WORK.get(kind, "") or STAGES.get(event.message, WAITS)
-        waits = stage == self._stage.get(host) == WAITS  # the same wait, of which there is news
-        since = self._doing[host][0] if waits else time.monotonic()
+        before, wait = self._wait.pop(host, None), event.data.get("wait")
+        since = self._doing[host][0] if wait and wait == before else time.monotonic()
+        if wait:
+            self._wait[host] = wait
         self._doing[host], self._stage[host] = (since, step + event.message), stage
         if not self._console.is_terminal:
             self._console.print(to_text(f" {host:<{self._width}}  {step}{event.message}"))
@@ -208,7 +211,7 @@ class Live:
     def outcome(self, outcome: Outcome) -> None:
         self._known[outcome.host] = outcome
         self._left.pop(outcome.host, None)
-        for known in (self._doing, self._stage, self._detail, self._bars):
+        for known in (self._doing, self._stage, self._wait, self._detail, self._bars):
             known.pop(outcome.host, None)
 
     def _render(self) -> Group:

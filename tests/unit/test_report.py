@@ -160,24 +160,27 @@ def test_a_wide_live_view_has_a_bar_of_the_changes_that_are_made() -> None:
 
 
 def test_the_time_of_a_wait_counts_from_its_beginning(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also where the Kubernetes API was away meanwhile; of a change from its own."""
+    """Also where the Kubernetes API was away meanwhile; of another wait and of a change from their own."""
     now = [0.0]
     monkeypatch.setattr(live_view, "time", mock.Mock(monotonic=lambda: now[0], time=lambda: now[0]))
     console = Console(force_terminal=True, width=60, soft_wrap=True, color_system=None)
     live, shown = Live(console, ["a"]), []
     for seconds, text, data in (
-        (0, "waiting for ml/x: at most 30 min", {}),
-        (60, "the Kubernetes API at https://a did not answer in time", {}),
-        (90, "waiting for ml/x: 90 s, at most 30 min", {}),
+        (0, "waiting for ml/x: at most 30 min", {"wait": "work"}),
+        (60, "the Kubernetes API at https://a did not answer in time", {"wait": "work"}),
+        (90, "waiting for ml/x: 90 s, at most 30 min", {"wait": "work"}),
+        (95, "waiting for the device plugin to leave the node", {"wait": "plugin"}),
         (100, "restart docker", {"n": 3, "of": 6, "kind": "Service"}),
-        (105, "waiting for the device plugin to leave the node", {}),
+        (105, "waiting for the device plugin to leave the node", {"wait": "plugin"}),
+        (110, "wait until it answers: an earlier run was changing it", {}),
+        (120, "follow the apply that a started", {}),
     ):
         now[0] = seconds
         live.event(Event("stage", "a", text, data))
         now[0] += 2
         line = "".join(part.text for part in console.render_lines(live._render())[0])
         shown.append(line.split()[1])
-    assert shown == ["00:02", "01:02", "01:32", "00:02", "00:02"]
+    assert shown == ["00:02", "01:02", "01:32", *["00:02"] * 5]
 
 
 def test_the_live_view_is_drawn_while_hosts_finish() -> None:
