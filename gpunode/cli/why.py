@@ -110,8 +110,8 @@ def explain(
     """Explain an error of the driver, a runtime, the kubelet, the device plugin or CUDA: what happened, whose fault it is
     (hardware, driver, application, system, configuration), what to do next, and the source.
 
-    Reads only gpunode's tables and does not guess: exit code 7 for an unknown line. A line with several causes has the fault
-    `unknown` and says how to find its cause.
+    Reads only gpunode's tables: exit code 7 for an unknown line. A line that does not prove one cause has the fault `unknown`
+    (exit code 7), and `next` says how to find its cause.
 
     Example: gpunode explain 'NVRM: Xid (PCI:0000:3b:00): 79, GPU has fallen off the bus.'
     """

@@ -1,4 +1,6 @@
-"""What an error means: what happened, whose fault it is, what to do next. Reads tables, and never guesses.
+"""What an error means: what happened, whose fault it is, what to do next. Reads tables; what no table has is not known.
+
+A general answer knows the program that failed and not the cause, and says so. `general.yaml`: which lines may have one.
 
 `xid.tsv`, `nvlink5.tsv` and `sxid.tsv` hold the driver's codes, `lines.yaml` the words of other programs, `codes.yaml` gpunode's
 own codes, `actions.yaml` what to do about them. The short names and what the device plugin makes of an Xid are in `contract/xids`.
@@ -52,11 +54,7 @@ ECHO = re.compile(r"\s*(?:File \".*\", line \d+|raise [\w.]+\()")  # a traceback
 OF_SMI = "API mismatch: the client 'nvidia-smi'"
 LONGEST = 4000  # characters of a line: patterns take the square of it at worst
 NEVER = r"(?!)"  # of a row for numbers alone
-FAILURE = (
-    r"(?:\b(?:err(?:or)?s?\d*\b|\w*(?:error|exception)\b|fatal|fail|unable|can ?not|can.t|could ?n.t|could not|denied|refused|forbidden"
-    r"|invalid|illegal|out of|bad\b|time[ds]? ?out|abort|crash|panic|no such|missing|lost|mismatch|unexpected|unrecogni|unknown"
-    r"|unsupported|not\b|seg(?:mentation )?fault|reject|corrupt|stuck|hang|exited|OOMKilled|killed|BackOff|SIG(?:SEGV|ABRT|KILL)|unhealthy|read-only|undefined|broken|held\b|down\b|ended\b|no (?:matching|member|valid|visible)|must be|required|non-existent|unhandled|warn|\w+_ERR|NVMLError_|DCGM_ST_(?!OK))|ERR!|\*\*\*)"
-)
+GENERAL = "This line does not prove one cause."
 OWN = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 PAGES = ("reference/codes", "json", "accept", "failures")  # with tables of codes
 ROW = re.compile(r"^\| ((?:`[^`|]+`(?:, )?)+) \| (.*) \|$", re.MULTILINE)
@@ -112,6 +110,7 @@ class Explanation:
     command: str
     source: str
     alternative: Alternative | None = None
+    general: bool = False  # the line names a program that failed, and proves no cause
 
 
 def explain(text: str) -> Explanation | None:
@@ -129,15 +128,41 @@ def explain(text: str) -> Explanation | None:
         return None
     if text.isdecimal() and len(text) <= 5:
         return _xid(int(text)) or _sxid(int(text))
-    row = next((row for row in _lines() if row["code"] == text.lower() or row["pattern"].search(text)), None)
+    code = text.lower()
+    if row := next((row for row in _lines() if row["code"] == code), None):
+        return _line(row)
+    if OWN.fullmatch(code) and (own := _own().get(code)):
+        what, source = own
+        return _explanation(code, what, "", "see-message", source)
+    reported = _reports_failure(text)
+    row = next(
+        (row for row in _lines() if (reported or not _is_general(row)) and row["pattern"].search(text)), None
+    )
     if (row is None or row["fault"] == "unknown") and (kind := _cuda(text)):
         row = next(other for other in _lines() if other["code"] == kind)
-    if row is not None:
-        return _line(row)
-    if OWN.fullmatch(text.lower()) and (own := _own().get(text.lower())):
-        what, source = own
-        return _explanation(text.lower(), what, "", "see-message", source)
-    return None
+    return _line(row) if row else None
+
+
+def _reports_failure(text: str) -> bool:
+    """Whether the line reports a failure of something that is NVIDIA's: only then a general row may answer."""
+    words = _words()
+    rest = words["negated"].sub(" ", text)
+    if not words["failure"].search(rest) or not words["nvidia"].search(rest):
+        return False
+    return not words["others"].search(rest)
+
+
+@cache
+def _words() -> Mapping[str, re.Pattern[str]]:
+    """The patterns of general.yaml; a line's break there is none of the pattern."""
+    return {
+        name: re.compile(text.replace(" |", "|").strip(), re.IGNORECASE)
+        for name, text in table("gpunode.explain", "general.yaml").items()
+    }
+
+
+def _is_general(row: Mapping[str, Any]) -> bool:
+    return bool(row.get("failure"))
 
 
 def _cuda(text: str) -> str:
@@ -280,31 +305,31 @@ def _line(row: Mapping[str, Any]) -> Explanation:
         row["what"],
         row["fault"],
         row["action"],
-        _join(advice["next"], "" if "command" in row else advice.get("first", "")),
+        _join(
+            GENERAL if _is_general(row) else "",
+            advice["next"],
+            "" if "command" in row else advice.get("first", ""),
+        ),
         advice.get("command", ""),
         row["source"],
         row["alternative"],
+        _is_general(row),
     )
 
 
 @cache
 def _lines() -> Sequence[Mapping[str, Any]]:
-    """The rows of lines.yaml, each with its compiled `pattern`, `xid` as a tuple of numbers, and its `alternative`."""
-    return [
+    """The rows of lines.yaml, the general ones last, each with its compiled `pattern`, `xid` as a tuple of numbers, and its `alternative`."""
+    rows = [
         {
             **row,
-            "pattern": re.compile(_pattern(row), re.IGNORECASE),
+            "pattern": re.compile(row.get("match", NEVER), re.IGNORECASE),
             "xid": _numbers(row.get("xid", ())),
             "alternative": Alternative(*row["or"].values()) if "or" in row else None,
         }
         for row in cast("Sequence[Mapping[str, Any]]", table("gpunode.explain", "lines.yaml"))
     ]
-
-
-def _pattern(row: Mapping[str, Any]) -> str:
-    """With `failure`, the line has to report one, before or after what the row's pattern finds."""
-    match = row.get("match", NEVER)
-    return rf"^(?=.*{FAILURE}).*(?:{match})" if row.get("failure") else match
+    return sorted(rows, key=_is_general)
 
 
 def _numbers(value: int | Sequence[int]) -> Sequence[int]:

@@ -19,7 +19,7 @@ from gpunode.cli import app
 from gpunode.cluster import obstacles
 from gpunode.contract.xids import Verdict, verdict
 from gpunode.deviceplugin import cuda, gpus
-from gpunode.explain import ACTIONS, Explanation, explain, explain_lines
+from gpunode.explain import ACTIONS, OWN, Explanation, _own, _words, explain, explain_lines
 from gpunode.links.pod.pending import REASONS
 from gpunode.packages import SYSTEMS
 from gpunode.planning.tables import table
@@ -222,6 +222,31 @@ def test_a_text_of_cuda_is_no_other_programs_text(text: str, code: str | None) -
 def test_a_line_is_explained_where_it_names_a_part_of_a_gpu(text: str, code: str | None) -> None:
     """Those of dkms and of PCI devices in general have rows that say so."""
     assert getattr(explain(text), "code", None) == code
+
+
+def test_a_general_answer_names_what_is_nvidias_and_proves_no_cause() -> None:
+    """Without NVIDIA's words the same line has none; and each general row has a line of its own."""
+    answers = {
+        row["line"]: answer
+        for name in CASES.glob("*.yaml")
+        for row in yaml.safe_load(name.read_text())
+        if (answer := explain(row["line"])) and answer.general
+    }
+    known: Any = table("gpunode.explain", "lines.yaml")
+    general = {row["code"] for row in known if row.get("failure")}
+    assert {answer.code for answer in answers.values()} == general
+    for line, answer in answers.items():
+        assert answer.fault == "unknown"
+        assert answer.next.startswith("This line does not prove one cause.")
+        bare = explain(_words()["nvidia"].sub("it", line))
+        assert bare is None or not bare.general, line
+
+
+def test_each_of_gpunodes_own_codes_is_explained_as_itself() -> None:
+    """Numbers are those of Xids."""
+    codes = [code for code in _own() if OWN.fullmatch(code) and not code.isdecimal()]
+    assert len(codes) > 600
+    assert {code: meaning(code).code for code in codes if meaning(code).code != code} == {}
 
 
 def test_what_the_plugin_reports_is_explained() -> None:

@@ -44,6 +44,20 @@ SANDBOX = {
     "message": 'Failed to create pod sandbox: rpc error: code = Unknown desc = failed to get sandbox runtime: no runtime for "nvidia" is configured',
 }
 NO_LIBRARY = "ImportError: libcuda.so.1: cannot open shared object file: No such file or directory"
+GRAPH = "WARNING 11-26 10:00:00 [config.py:1668] CUDA graph is not supported with cascade attention; using eager for that part"
+HEALTHY = (
+    "INFO 11-26 10:00:00 [cuda.py:293] Using Flash Attention backend on V1 engine, xformers is not used. CUDA graphs: on",
+    GRAPH,
+    "Could not find TensorRT",
+    "2026-11-26 10:00:00.1: W tensorflow/compiler/tf2tensorrt/utils/py_utils.cc:38] TF-TRT Warning: Could not find TensorRT",
+    "UserWarning: torch.cuda.amp.autocast(args...) is deprecated.",
+    "I1126 10:00:00.1 1 server.cc] | cuda_memory_pool_byte_size | error: none | TensorRT 10.0",
+    'time=2026-11-26T10:00:00Z level=INFO source=gpu.go:217 msg="looking for compatible GPUs" library=cuda warnings=0',
+    "DCGM successfully initialized! no unhealthy GPUs",
+    "nvidia-persistenced: Started (1234), no errors",
+    "This container image is governed by the NVIDIA Deep Learning Container License; if you do not agree, do not use it. cuDNN",
+    "NOTE: CUDA Forward Compatibility mode ENABLED. Not all features are available.",
+)  # of programs that work
 OLD = "CUDA error: CUDA driver version is insufficient for CUDA runtime version"
 
 
@@ -51,10 +65,12 @@ OLD = "CUDA error: CUDA driver version is insufficient for CUDA runtime version"
     ("status", "events", "log", "codes", "words"),
     [
         pytest.param(RUNS, [], "step 1\nstep 2\n", [], "", id="it runs"),
+        *[pytest.param(RUNS, [], line, [], "", id=f"it runs and logs {line}") for line in HEALTHY],
         pytest.param(RUNS, [], f"step 1\n{OLD}\n", ["driver-too-old"], OLD, id="its log has an error that explain knows"),
         pytest.param(CRASHES, [], f"{OLD}\n", ["driver-too-old"], OLD, id="it crashes by that"),
         pytest.param(CRASHES, [], NO_LIBRARY, ["gpu-not-given"], "It requests a GPU: `gpunode why node n1`", id="it crashes without the GPU that it requests"),
         pytest.param(CRASHES, [], "a\nb\nValueError: x\n", ["unexplained"], "CrashLoopBackOff: exit code 1", id="it crashes by itself"),
+        pytest.param(CRASHES, [], f"{GRAPH}\nKeyError: 'lr'\n", ["unexplained"], "KeyError: 'lr'", id="it crashes after a line that proves no cause"),
         pytest.param(CREATES, [SANDBOX], "", ["runtime-handler-missing"], "nvidia", id="its sandbox is not created"),
         pytest.param(UNPULLED, [PULL], "", ["image-pull"], "401 Unauthorized", id="its image is not pulled"),
         pytest.param(UNPULLED, [], "", ["image-pull"], "registry.corp/train:2 cannot be pulled", id="of which no event is left"),

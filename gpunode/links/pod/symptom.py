@@ -30,8 +30,10 @@ def judge_placed(pod: Object, events: Sequence[Object], log: str) -> Iterator[Pr
         yield work.explain_refusal(pod)
         return
     text = pods.problem(pod, events)
-    known = [*explain_lines(log)] if (pod.get("status") or {}).get("phase") != "Succeeded" else []
-    if text and (meaning := explain(text)) and meaning not in [each for _, each in known]:
+    lines = log if (pod.get("status") or {}).get("phase") != "Succeeded" else ""
+    known = [(line, meaning) for line, meaning in explain_lines(lines) if _is_cause(meaning)]
+    meaning = explain(text) if text else None
+    if meaning and _is_cause(meaning) and meaning not in [each for _, each in known]:
         known.insert(0, (text, meaning))
     yield from (_explained(line, meaning, pod) for line, meaning in known)
     image = _unpulled(pod)
@@ -49,6 +51,11 @@ def judge_placed(pod: Object, events: Sequence[Object], log: str) -> Iterator[Pr
             "it asks for no GPU, so it gets none",
             fix="Add `resources: {limits: {nvidia.com/gpu: 1}}` to its container, and create it again: requests cannot be edited.",
         )
+
+
+def _is_cause(meaning: Explanation) -> bool:
+    """Programs that work log lines with general meanings, and notes that ask for nothing."""
+    return not meaning.general and meaning.action != "nothing"
 
 
 def _unpulled(pod: Object) -> str:
