@@ -77,7 +77,8 @@ def show(
     """Show a recorded run: operator, question and answer, each host's result, its changes with reasons and whether they were
     made, and times by phase. Or show the plan in a file of `plan --out`.
 
-    Connects to nothing. Records and plans have no secrets. `last` is the last run of the inventory; in a folder without one, of all.
+    Connects to nothing. Records and plans have no secrets. `last` is the last run of the inventory, also a `forget`;
+    in a folder without one, of all.
 
     Example: gpunode show last --diff
     """

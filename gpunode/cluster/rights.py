@@ -11,13 +11,14 @@ from gpunode.cluster import lease
 from gpunode.cluster.api import Api, side_by_side
 from gpunode.cluster.api.kinds import KINDS, Object
 from gpunode.errors import ClusterError, HttpError
-from gpunode.wording import page
+from gpunode.wording import page, several
 
 REVIEWS, WHO = "SelfSubjectAccessReview", "SelfSubjectReview"
 UNKNOWN = "USER"  # a name to replace
 ROLE = "gpunode-missing"
 RBAC = "rbac.authorization.k8s.io"
 EXISTING = ("default", lease.NAMESPACE)  # others may not be there before the first run
+NAMED = 4  # resources of missing rights; of more, the number
 CODE = "no-rights"  # of what a user may not do
 
 
@@ -175,12 +176,12 @@ def _user(api: Api) -> str:
         return UNKNOWN
 
 
-def name_all(missing: Iterable[Right]) -> str:
-    """`get/list nodes, list pods in namespace x`."""
+def name_all(missing: Iterable[Right]) -> list[str]:
+    """`get/list nodes`, `list pods in namespace x`."""
     verbs: dict[Right, list[str]] = {}
     for right in missing:
         verbs.setdefault(replace(right, verb=""), []).append(right.verb)
-    return ", ".join(replace(right, verb="/".join(some)).text for right, some in verbs.items())
+    return [replace(right, verb="/".join(some)).text for right, some in verbs.items()]
 
 
 def match_refused(rights: Iterable[Right], refused: Mapping[str, str | None]) -> tuple[Right, ...]:
@@ -207,11 +208,16 @@ def lacks(missing: Sequence[Right], outcome: str = "", user: str = UNKNOWN) -> C
     name = f"{ROLE}-{secrets.token_hex(3)}"  # no other grant has it, which applying this one would replace
     scopes = dict.fromkeys(right.namespace for right in missing)
     objects = "\n---\n".join("\n".join(_role(missing, scope, name, user)) for scope in scopes)
+    whose = "this user" if user == UNKNOWN else f"user {user}"
     whom = "" if user != UNKNOWN else ", with the user's name for USER"
     absent = [scope for scope in scopes if scope and scope not in EXISTING]  # perhaps
     made = "".join(f"kubectl get namespace {name} || kubectl create namespace {name}\n" for name in absent)
+    names, count = name_all(missing), several(len(missing), "right")
+    message = f"the Kubernetes API does not let this user {', '.join(names)}{outcome}"
+    if len(names) > NAMED:  # the roles below name them all
+        message = f"{outcome.lstrip(': ')}{outcome and ': '}{whose} lacks {count}"
     return ClusterError(
-        f"the Kubernetes API does not let this user {name_all(missing)}{outcome}",
+        message,
         hint=f"An administrator of the cluster grants this{whom}:\n{made}kubectl apply -f - <<'END'\n{objects}\nEND\n"
         f"All that gpunode may need: {page('safety#rights')}",
         code=CODE,

@@ -44,7 +44,9 @@ def show_run(reporter: Reporter, name: str, inventory: Path, *, of_all: bool, di
     """Report the run that `name` means, as of `history.find`; LAST: of this inventory, or `of_all`. Itself, its gates, its hosts
     with their changes, and where its time went; the exit code."""
     last = name == record.LAST and not of_all
-    run = history.find_last(inventory) if last else history.find(name, files.runs_folder(inventory))
+    run = (
+        history.find_last(inventory, every=True) if last else history.find(name, files.runs_folder(inventory))
+    )
     reporter.rows("run", COLUMNS, [_row(run, whole=True)])
     gates = [
         (gate["gate"], Names(gate.get("hosts", ())), *(gate.get(key) for key in GATE[2:]))

@@ -9,8 +9,11 @@ from gpunode.engine import history, record
 from gpunode.engine.record import RecordedRun
 from gpunode.engine.reporter import Reporter
 from gpunode.errors import GpunodeError, UsageError
+from gpunode.inventory.starter import ranges
 from gpunode.local import files
-from gpunode.wording import Advice, Command
+from gpunode.wording import Advice, Command, few
+
+NAMED = 8  # hosts of a batch
 
 
 def pause(reporter: Reporter, inventory: Path, *, cancel: bool) -> int:
@@ -49,7 +52,10 @@ def set_pause(run: RecordedRun, *, on: bool) -> str:
         raise GpunodeError(f"{file}: {error.strerror}") from error
     if run.batch and run.batch.batch == run.batch.of:
         return f"Batch {run.batch.batch} of {run.batch.of} is the last: the run ends after it."
-    return Advice("The run ends after this batch; `", Command("resume"), "` continues it.")
+    now = f"batch {run.batch.batch} of {run.batch.of}" if run.batch else "this batch"
+    if under_way := run.in_state(*record.BEGUN):
+        now += f" (under way: {few(ranges(under_way), NAMED)})"
+    return Advice(f"The run ends after {now}; `", Command("resume"), "` continues it.")
 
 
 def toggle_pause(inventory: Path | None) -> str:

@@ -219,7 +219,7 @@ def _check_reviewed(
     deviations = plan_file.compare(reviewed, now)
     if not deviations:
         session.reporter.note(
-            f"The plan is as {reviewed.by} reviewed it ({reviewed.made}): applied without a question."
+            f"The plan is the one that {reviewed.by} made ({reviewed.made}): applied without a question."
         )
         return True
     rows = [(deviation.host, deviation.code, deviation.what) for deviation in deviations]

@@ -103,7 +103,7 @@ def _judge_cluster(session: Session, members: Members, *, run: bool) -> Mapping[
         if run and (
             missing := rights.find_missing(api, rights.of_proof(session.inventory.cluster.namespace))
         ):
-            untried = f"not tried: no right to {rights.name_all(missing)}"
+            untried = f"not tried: no right to {', '.join(rights.name_all(missing))}"
         walk = Walk(api, session.inventory, session.reporter, acts=False, run=run and not untried)
         pods = (Verdict("pod", "unknown", untried, Problem(rights.CODE, untried, "pod")),) if untried else ()
         return {member.host.name: (*member.verdicts, *pods) for member in prove(walk, members)}

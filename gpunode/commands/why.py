@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from difflib import get_close_matches
+from typing import TypeAlias
 
 from gpunode.acceptance.stamp import Stamp, describe_age, read_stamp
 from gpunode.cluster import pods
@@ -47,6 +48,9 @@ STARTING = ("Pending", "ContainerCreating", "PodInitializing")
 TAIL = 200  # lines of a pod's log
 NAMED = 4
 STARTS_PODS = ("library", "NVML", "toolkit", "runtime")  # links that each new pod with a GPU needs
+
+
+Judged: TypeAlias = Mapping[str, tuple[Member, Sequence[Verdict]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +149,9 @@ def why_gpu(session: Session, uuid: str, *, hosts: bool) -> int:
     ((usage, gpu),) = seen
     item = _item(cluster, usage.node)
     problems = [*_judge_gpu(gpu, parse(item)), *why_closed(item)]
-    problems += [each for each in _ask_hosts(cluster, [usage.node]).values() if not each.subject]
+    problems += [
+        each for each in _broken_links(_judge_hosts(cluster, [usage.node])).values() if not each.subject
+    ]
     users = [f"{user.pod} ({user.units} {user.resource})" for user in gpu.users or ()]
     state = "its users unknown" if gpu.users is None else "free"
     if users:
@@ -218,7 +224,9 @@ def _why_failing(cluster: Cluster, pod: Object) -> list[Problem]:
     explained = any(problem.code not in (*NOT_KNOWN, symptom.ASKS_NONE) for problem in problems)
     name = pod["spec"].get("nodeName", "")
     if (explained or unstarted) and (item := _find_item(cluster, name)):
-        here = [*symptom.judge_size(pod, parse(item)), *_judge_node(cluster, item)]
+        judged = _judge_hosts(cluster, [name])
+        here = [*symptom.judge_size(pod, parse(item)), *_judge_node(cluster, item, judged)]
+        problems = [symptom.add_new_pod(problem, pod, _right_links(judged.get(name))) for problem in problems]
         unpulled = any(problem.code == symptom.UNPULLED for problem in problems)  # on any node
         starts_none = bool(drain.asks(pod)) and any(each.layer in STARTS_PODS for each in here)
         first = (refused or unstarted or starts_none) and not unpulled
@@ -249,7 +257,7 @@ def _lost_gpus(member: Member, pod: Object) -> Iterator[Problem]:
         problem = broken_link(member, judge_host(member.outcome))
         if problem and problem.layer in STARTS_PODS:
             what = f"no GPU is seen in its container, and {problem.what}"
-            again = "If it was started since then, delete it and start it again."
+            again = "If the pod was started after the fault, delete it and create it again."
             yield replace(problem, what=what, fix=lines((problem.fix, again)))
 
 
@@ -269,15 +277,15 @@ def _describe_running(cluster: Cluster, pod: Object, text: str) -> tuple[str, li
     return f"{text}; it has {has}" if has else text, problems
 
 
-def _judge_node(cluster: Cluster, item: Object) -> Iterator[Problem]:
+def _judge_node(cluster: Cluster, item: Object, judged: Judged | None = None) -> Iterator[Problem]:
     """Why it takes no pods; why it offers fewer GPUs than it has; why they are not accepted. Of a node that is not Ready first what its
-    host shows: that is the cause."""
+    host shows: that is the cause. `judged`: its host, where that was probed before."""
     node, closed = parse(item), list(why_closed(item))
     if node.ready:
         yield from closed
     offers_none = node.labels.get(GPU_LABEL) == "true" and not node.offers
     fewer = offers_none or node.short or node.allocatable < node.capacity
-    wrong = why_fewer(cluster, [node.name], ready=bool(fewer)).get(node.name)
+    wrong = why_fewer(cluster, [node.name], ready=bool(fewer), judged=judged).get(node.name)
     if wrong and not (closed and wrong.layer == "node"):
         fix: str = advise(f"`gpunode verify --limit {node.name}` inspects its host and names the fix.")
         if wrong.code == CORDONED:
@@ -377,7 +385,9 @@ def _probe_all(cluster: Cluster) -> Sequence[Member]:
     return [member for member in members if member.facts is not None]
 
 
-def why_fewer(cluster: Cluster, names: Sequence[str], *, ready: bool = True) -> dict[str, Problem]:
+def why_fewer(
+    cluster: Cluster, names: Sequence[str], *, ready: bool = True, judged: Judged | None = None
+) -> dict[str, Problem]:
     """Why these nodes offer fewer GPUs than they have: by their hosts' chains where the inventory has them, else by the cluster.
     Not `ready`: the cluster shows nothing wrong, so that only hosts are asked."""
     if not names:
@@ -390,18 +400,28 @@ def why_fewer(cluster: Cluster, names: Sequence[str], *, ready: bool = True) -> 
         )
         for node in known
     }
-    return {**wrong, **_ask_hosts(cluster, names)}
+    return {**wrong, **_broken_links(_judge_hosts(cluster, names) if judged is None else judged)}
 
 
-def _ask_hosts(cluster: Cluster, names: Sequence[str]) -> Mapping[str, Problem]:
-    """Node -> the first broken link of its host's chain; of hosts that are in order, nothing."""
+def _judge_hosts(cluster: Cluster, names: Sequence[str]) -> Judged:
+    """Node -> its probed host, and that host's chain."""
     members = probe(cluster, names)
     chains = judge_chains(cluster.session, tuple(members), run=False) if members else {}
-    return {
-        member.node.name: problem
-        for member in members
-        if member.node and (problem := broken_link(member, chains.get(member.host.name, ())))
-    }
+    return {member.node.name: (member, chains.get(member.host.name, ())) for member in members if member.node}
+
+
+def _broken_links(judged: Judged) -> dict[str, Problem]:
+    """Node -> the first broken link of its host's chain; of hosts that are in order, nothing."""
+    return {node: problem for node, host in judged.items() if (problem := broken_link(*host))}
+
+
+def _right_links(judged: tuple[Member, Sequence[Verdict]] | None) -> str:
+    """`host gpu-03 is right now: PCI, module, library`; "" for a host that is not, or that nobody probed."""
+    member, chain = judged or (None, ())
+    good = [each.layer for each in chain if each.status == "ok"]
+    if member is None or not good or any(each.status == "broken" for each in chain):
+        return ""
+    return f"host {member.host.name} is right now: {', '.join(good)}"
 
 
 def probe(cluster: Cluster, names: Sequence[str]) -> Sequence[Member]:

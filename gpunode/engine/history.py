@@ -168,14 +168,16 @@ def find(run: str, folder: Path) -> RecordedRun:
     return read(named[0])
 
 
-def last_run(inventory: Path, *, folder: Path | None = None) -> RecordedRun | None:
-    """The newest run of this inventory; None if there is none. Raises GpunodeError where its record is damaged."""
-    return next(_newest_first(inventory, folder, strict=True), None)
+def last_run(inventory: Path, *, folder: Path | None = None, every: bool = False) -> RecordedRun | None:
+    """The newest run of this inventory, with `every` of any command; None if there is none. Raises GpunodeError where its record is damaged."""
+    return next(_newest_first(inventory, folder, strict=True, every=every), None)
 
 
-def find_last(inventory: Path, *, folder: Path | None = None, of: str = "") -> RecordedRun:
-    """The newest run of this inventory. Raises UsageError about `of` where there is none, and GpunodeError as `last_run`."""
-    if run := last_run(inventory, folder=folder):
+def find_last(
+    inventory: Path, *, folder: Path | None = None, of: str = "", every: bool = False
+) -> RecordedRun:
+    """The newest run of this inventory, as of `last_run`. Raises UsageError about `of` where there is none, and GpunodeError as `last_run`."""
+    if run := last_run(inventory, folder=folder, every=every):
         return run
     raise UsageError(
         about(of, f"no run of {inventory} is recorded on this machine"),

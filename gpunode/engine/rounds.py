@@ -146,7 +146,7 @@ def _costs(waiting: Sequence[Member]) -> list[str]:
     processes = sum(len(effect.processes) for effect in busy)
     return [
         *([several(reboots, "reboot")] if reboots else []),
-        *([f"{several(tried, 'reload')} of the modules (a reboot where it fails)"] if tried else []),
+        *([f"{several(tried, 'reload')} of the modules (reboot if that fails)"] if tried else []),
         *([f"{several(reloads, 'reload')} of the modules"] if reloads else []),
         *(f"{several(times, 'restart')} of {unit}" for unit, times in units.items()),
         *([f"{several(pods, 'pod')} disturbed"] if pods else []),

@@ -13,6 +13,7 @@ from gpunode.wording import few
 STATUS_SIGNS = {"ok": ("✓", "green"), "broken": ("✗", "red"), "unknown": ("·", "dim")}
 REMARK = ("!", "yellow")  # a link that holds, with a remark
 REASONS, LINES = 3, 12  # of an answer
+WHOLE = 8  # lines of evidence that are all shown
 FIX = " " * 8  # before the lines of a fix
 LONG = 100  # characters of a link
 UUID = re.compile(r"\b((?:GPU|MIG)-[0-9a-f]{8})-[0-9a-f]{4}-[0-9a-f-]{22,}")
@@ -32,7 +33,7 @@ def reasons(rows: Sequence[Sequence[Any]]) -> Iterator[Part]:
     for number, (_, what, evidence, fix) in enumerate(shown):
         if number:
             yield f" Also: {plain(what)}\n", "bold"
-        kept = evidence if len(evidence) <= most else evidence[: most - 1]
+        kept = evidence if len(evidence) <= max(most, WHOLE) else evidence[: most - 1]
         yield from (f"   {plain(line)}\n" for line in kept)
         if len(kept) < len(evidence):
             yield f"   and {len(evidence) - len(kept)} more\n", "dim"

@@ -19,7 +19,7 @@ from gpunode.model import Event, Host, Outcome, Verdict
 from gpunode.report import chains, objects, plans, runs
 from gpunode.report.chains import chain, whole_chain
 from gpunode.report.objects import cluster_lines
-from gpunode.report.plain import Part, indent, lines, plain
+from gpunode.report.plain import Part, indent, lines, one_line, plain
 from gpunode.report.plans import failure, group_alike, group_failures, plan_lines, summary_text
 from gpunode.report.runs import cell_text, group_rows, slowest
 from gpunode.report.terminal import Line, Live, screen, to_text, wrap
@@ -296,11 +296,7 @@ def _run_in(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[P
     """The record of many rows: a row takes a line or two, each cell after its column's name."""
     for first, *cells in rows:
         yield f" {first}  ", "bold"
-        named = [
-            f"{name} {'; '.join(cell.splitlines())}"
-            for name, cell in zip(columns[1:], cells, strict=True)
-            if cell
-        ]
+        named = [f"{name} {one_line(cell)}" for name, cell in zip(columns[1:], cells, strict=True) if cell]
         yield f"{' · '.join(named)}\n"
 
 

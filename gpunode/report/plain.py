@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 from typing import IO, Any, NoReturn, TypeAlias
 
@@ -37,11 +38,17 @@ def lines(text: str) -> list[str]:
     return [plain(line) for line in redact(text).splitlines()]
 
 
+def one_line(text: str) -> str:
+    """The lines of a text on one: behind a whole sentence a space, else a semicolon."""
+    return re.sub(r"(?<=[.!?]) *\n", " ", "\n".join(lines(text))).replace("\n", "; ")
+
+
 def indent(text: str, margin: str) -> Iterator[str]:
-    """The lines of a text, each plain, behind the margin; those of a here-document from column 0, as a shell reads its end only there."""
-    inside = False
+    """The lines of a text, each plain, behind the margin; those of a here-document from column 0, with the commands
+    before it: a shell reads its end only there."""
+    inside, script = False, "<<'END'\n" in text
     for line in lines(text):
-        inside |= line.endswith("<<'END'")
+        inside |= script and line.startswith("kubectl ")
         yield line if inside else f"{margin}{line}"
         inside &= line != "END"
 

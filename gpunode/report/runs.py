@@ -11,7 +11,7 @@ from gpunode.engine.overview import RunLine
 from gpunode.engine.reporter import Duration
 from gpunode.inventory.starter import ranges
 from gpunode.report.objects import DO
-from gpunode.report.plain import CHANGE, INDENT, Part, line_style, lines, plain
+from gpunode.report.plain import CHANGE, INDENT, Part, line_style, lines, one_line, plain
 from gpunode.report.plans import NAMED, sentence, step_name, victims
 from gpunode.wording import common, few, several
 
@@ -134,7 +134,7 @@ def reviewed(rows: Sequence[Sequence[Any]]) -> Iterator[Part]:
             yield from (
                 "  ",
                 ("✗", "red"),
-                f" {'; '.join(lines(why if len(same) == 1 else common(why, host)))}",
+                f" {one_line(why if len(same) == 1 else common(why, host))}",
             )
         elif not changes:
             yield "  = up to date", "dim"

@@ -154,9 +154,8 @@ def test_who_may_only_read_the_cluster_sees_its_drift_and_can_cause_none(
     refused = gpunode("provision", "--yes", "--json", inventory=reader)
     assert refused.code == 1, refused
     first = refused.stderr.partition("\n")[0]
-    assert "does not let this user" in first
-    assert "patch" in first
-    assert first.endswith(": nothing was changed")
+    assert "nothing was changed" in first
+    assert "patch" in refused.stderr
     assert gpunode("plugin deploy", "--yes", "--json").code == 0
 
 

@@ -120,7 +120,7 @@ def test_a_plan_says_whose_work_it_ends(
         assert plan is not None
         told = [line for change in plan.changes for line in (change.why, getattr(change, "note", ""))]
         users = "python3 train.py (pid 71000, pod 11111111-2222-3333-4444-555555555555)"
-        wanted = f"2 containers stop with it, since live-restore is off: the kubelet starts those of its pods again; on GPUs: {users}"
+        wanted = f"2 containers stop with it; the kubelet starts those of pods again; on GPUs: {users}"
         assert any((wanted if unit else f"in use by {users}") in line for line in told), told
         with state.change() as now:
             if unit:

@@ -39,7 +39,13 @@ def demo() -> Iterator[Demo]:
         yield made
 
 
-NEVER = ("finished", "in use", "undone", "kept", "forgotten")  # of a run that has changes, provisions, and proves
+NEVER = (
+    "finished",
+    "in use",
+    "undone",
+    "kept",
+    "forgotten",
+)  # of a run that has changes, provisions, and proves
 
 
 @dataclass(frozen=True)

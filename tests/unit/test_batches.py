@@ -227,7 +227,7 @@ def test_the_batches_are_shown_before_the_question(capsys: pytest.CaptureFixture
     ]
     assert (
         rounds.costs(members, 2, len(rows))
-        == "4 hosts and the cluster: 1 reboot, 1 reload of the modules (a reboot where it fails), 1 restart of docker, "
+        == "4 hosts and the cluster: 1 reboot, 1 reload of the modules (reboot if that fails), 1 restart of docker, "
         "0 pods disturbed, 3 batches"
     )
     report = make(json=False, quiet=True)

@@ -130,6 +130,15 @@ def test_undo_last_takes_the_last_run_of_this_inventory(
         assert (code, "no run of third.yaml" in text) == (2, True)
 
 
+def test_show_last_shows_a_forget_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only undo and resume go on from the runs before it."""
+    monkeypatch.chdir(tmp_path)
+    Record.begin(Path("inventory.yaml"), ["a"], RunOptions())
+    Path("inventory.yaml").touch()
+    made = Record.begin(Path("inventory.yaml"), ["a"], RunOptions(command="forget"))
+    assert lines("show", "last")[0]["run"] == made.id
+
+
 @pytest.mark.parametrize(
     ("state", "ended", "refused"), [("undone", True, False), ("undone", False, True), ("skipped", True, True)]
 )

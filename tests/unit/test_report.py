@@ -37,6 +37,7 @@ from gpunode.report import Named, human, make
 from gpunode.report import terminal as live_view
 from gpunode.report.human import Human
 from gpunode.report.page import Card
+from gpunode.report.plain import one_line
 from gpunode.report.plans import LEGEND
 from gpunode.report.terminal import Live, short_names
 from gpunode.wording import Advice, Command
@@ -46,7 +47,7 @@ from tests.unit.test_verify import right
 
 def test_a_here_document_is_pasted_as_it_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
     """A shell ends it at an END in column 0 alone, wherever a plan or verify shows it."""
-    script = "kubectl apply -f - <<'END'\nrules:\n- {verbs: [get]}\nEND"
+    script = "kubectl get namespace x\nkubectl apply -f - <<'END'\nrules:\n- {verbs: [get]}\nEND"
     problem = Problem("no-rights", "refused", fix=f"Grant this:\n{script}\nMore: page")
     failed = Outcome("gpu-1", "failed", problem=problem)
     shown = Human(quiet=False)
@@ -57,6 +58,13 @@ def test_a_here_document_is_pasted_as_it_is_shown(capsys: pytest.CaptureFixture[
     output = "".join(capsys.readouterr())
     assert output.count(f"\n{script}\n") == 4
     assert f"\n{script}\n   More: page\n" in output
+
+
+def test_lines_on_one_have_a_semicolon_only_where_no_sentence_ends() -> None:
+    assert (
+        one_line("restart docker\nThe log has it.\nThen `reboot`.")
+        == "restart docker; The log has it. Then `reboot`."
+    )
 
 
 @pytest.fixture
@@ -849,7 +857,7 @@ def test_a_plan_says_what_it_disturbs(
     ("reload", "name", "words"),
     [
         (False, "reboot", "reboot"),
-        (True, "modules", "reload the modules (reboots only if something else holds a GPU)"),
+        (True, "modules", "reload the modules; reboot if that fails"),
     ],
 )
 def test_a_plan_names_the_reload_that_is_tried_first(

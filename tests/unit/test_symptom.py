@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from gpunode.links.node.closed import why_closed
-from gpunode.links.pod.symptom import judge_absent, judge_placed
+from gpunode.links.pod.symptom import add_new_pod, judge_absent, judge_placed
 
 from .test_pending import UNVERIFIED, node, pod
 
@@ -94,6 +94,30 @@ def test_the_fix_of_an_explained_failure_names_the_pods_node() -> None:
     placed["status"] = {"phase": "Running"}
     (problem,) = judge_placed(placed, [], f"{OLD}\n")
     assert problem.fix.endswith("`gpunode provision --limit n1`")
+
+
+MISMATCH = "Failed to initialize NVML: Driver/library version mismatch"
+RIGHT = "host h1 is right now: module, library"
+
+
+@pytest.mark.parametrize(
+    ("phase", "log", "right", "words"),
+    [
+        ("Failed", MISMATCH, RIGHT, f"Nothing on the node: {RIGHT}. Replace the pod: it does not start again by itself: `kubectl delete pod -n default p`, then create it again, unless its Job does."),
+        ("Failed", NO_LIBRARY, RIGHT, "unless its Job does. If it fails again, check NVIDIA_VISIBLE_DEVICES,"),
+        ("Failed", MISMATCH, "", "`gpunode provision --limit n1`\nAfter that, replace the pod: it does not start again by itself: `kubectl delete"),
+        ("Running", MISMATCH, RIGHT, "Drain the node"),
+        ("Failed", OLD, RIGHT, "`gpunode provision --limit n1`"),
+    ],
+    ids=["the host is right by now", "and showed no GPU", "the host is not", "its container starts again", "the driver stays too old for it"],
+)  # fmt: skip
+def test_a_failed_pod_has_to_be_created_again(phase: str, log: str, right: str, words: str) -> None:
+    failed = {**pod(on="n1"), "status": {"phase": phase}}
+    failed["metadata"].update(name="p", namespace="default", ownerReferences=[{"kind": "Job"}])
+    (problem,) = judge_placed(failed, [], log)
+    fix = add_new_pod(problem, failed, right).fix
+    assert words in fix
+    assert ("rain" in fix) == (log == MISMATCH and not (right and phase == "Failed"))
 
 
 def test_a_pod_that_asks_for_no_gpu_is_told_so_unless_it_offers_them() -> None:

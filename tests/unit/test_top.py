@@ -290,9 +290,14 @@ def test_a_pause_is_asked_for_and_taken_back(under_way: Record) -> None:
 def test_a_run_is_paused_from_any_terminal(under_way: Record) -> None:
     inventory = Path(read(under_way.path).inventory)
     inventory.touch()  # what it has is not read: it may be edited meanwhile
+    under_way.batch(1, 2, 60)
+    under_way.host("a", "drained")
     paused = CliRunner().invoke(app, ["pause", str(inventory)])
     assert (paused.exit_code, under_way.paused) == (0, True)
-    assert f"The run ends after this batch; `gpunode resume {inventory}` continues it." in paused.output
+    assert (
+        f"The run ends after batch 1 of 2 (under way: a); `gpunode resume {inventory}` continues it."
+        in paused.output
+    )
     assert CliRunner().invoke(app, ["pause", str(inventory), "--cancel"]).exit_code == 0
     assert not under_way.paused
 

@@ -257,7 +257,7 @@ def test_what_could_not_be_read_is_the_answers_fault_not_the_hosts() -> None:
             "/etc/docker/daemon.json",
             '"default-runtime": "nvidia"',
             '"debug": true',
-            "does not name nvidia as its default runtime, which the running docker has only until its next start",
+            "no longer names nvidia as its default runtime: docker still has it, and its next start loses it",
         ),
         ("legacy", "/etc/docker/daemon.json", '"nvidia": {', '"amd": {', "does not hold the nvidia runtime"),
     ],

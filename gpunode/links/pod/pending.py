@@ -22,6 +22,7 @@ from gpunode.links.pod import fit
 from gpunode.wording import advise, few, lines, several
 
 NAMED = 4  # pods of a node
+SINGLE = 8  # nodes with a line each
 UNKNOWN = "scheduler"  # code of a reason that is only quoted
 DEFAULT_SCHEDULER = "default-scheduler"
 
@@ -369,8 +370,9 @@ def _in_use(waiting: Waiting, places: Sequence[_Place]) -> Iterator[Problem]:
     if busy:
         name = next(name for name in busy[0].taken if name in need)
         evidence = [
-            f"{place.node.name}: {place.free[name] // fit.MILLI} of {place.node.units[name]} free, in use by {few(place.users, NAMED)}"
-            for place in busy
+            f"{few([place.node.name for place in alike], NAMED)}: {free} free, in use by "
+            + few([user for place in alike for user in place.users], NAMED)
+            for free, alike in _alike(busy, name)
         ]
         holders = tuple(user.rpartition(" (")[0] for place in busy for user in place.users)
         if nominated := (pod.get("status") or {}).get("nominatedNodeName"):
@@ -402,6 +404,16 @@ def _in_use(waiting: Waiting, places: Sequence[_Place]) -> Iterator[Problem]:
             cause="\n".join(f"{node}: {text}" for node, text in lacking.items()),
             fix="Ask for less in the pod's requests, or move pods without GPUs to other nodes.",
         )
+
+
+def _alike(busy: Sequence[_Place], name: str) -> Iterator[tuple[str, Sequence[_Place]]]:
+    """`0 of 4` units free → the nodes with that: each node alone as long as these are few."""
+    groups: dict[tuple[str, str], list[_Place]] = {}
+    for place in busy:
+        free = f"{place.free[name] // fit.MILLI} of {place.node.units[name]}"
+        groups.setdefault((free, place.node.name if len(busy) <= SINGLE else ""), []).append(place)
+    for (free, _), alike in groups.items():
+        yield free, alike
 
 
 def _lower(waiting: Waiting, nodes: Collection[str]) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from gpunode.cluster import obstacles, pods
 from gpunode.cluster.api.kinds import Object
@@ -12,13 +13,17 @@ from gpunode.explain import Explanation, explain, explain_lines
 from gpunode.links.node import Node, drain
 from gpunode.links.plugin import daemonset
 from gpunode.links.pod import work
-from gpunode.wording import advise, few
+from gpunode.wording import advise, few, lines
 
 UNEXPLAINED = "unexplained"  # code: the pod's own words, which gpunode's tables do not know
 ASKS_NONE = "asks-none"  # code
 UNPULLED = "image-pull"  # code
 # What explain knows of containers without a GPU: a pod that requests one has to be told something else than to do so.
 WITHOUT_GPU = ("smi-missing", "gpu-not-given", "no-gpu-seen", "no-gpus", "no-device", "nvml-library-missing")
+OF_HOST = ("reset-gpu", "reset-fabric", "reboot", "install-driver")  # actions of explain that fix a host
+ENVIRONMENT = (
+    "check NVIDIA_VISIBLE_DEVICES, CUDA_VISIBLE_DEVICES and LD_LIBRARY_PATH of its image and its environment."
+)
 TAIL = 3  # lines of a log that nothing explains
 NAMED = 4
 
@@ -119,13 +124,29 @@ def judge_absent(name: str, events: Sequence[Object], there: Sequence[Object]) -
     )
 
 
+def add_new_pod(problem: Problem, pod: Object, right: str) -> Problem:
+    """For a pod that has Failed: its host's fix ends with a new pod, which is all that there is to do on a host that is `right` now."""
+    meaning = explain(problem.code)
+    of_image = problem.code in WITHOUT_GPU and bool(drain.asks(pod))
+    failed = (pod.get("status") or {}).get("phase") == "Failed"
+    if not failed or meaning is None or not (of_image or meaning.action in OF_HOST):
+        return problem
+    owner = next(iter(pod["metadata"].get("ownerReferences") or ()), None)
+    new = f"`kubectl delete pod -n {pod['metadata']['namespace']} {pod['metadata']['name']}`, then create it again"
+    new += f", unless its {owner['kind']} does." if owner else "."
+    alone = f"it does not start again by itself: {new}"
+    if not right:
+        return replace(problem, fix=lines((problem.fix, f"After that, replace the pod: {alone}")))
+    fix = f"Nothing on the node: {right}. Replace the pod: {alone}"
+    return replace(problem, fix=f"{fix} If it fails again, {ENVIRONMENT}" if of_image else fix)
+
+
 def _explained(line: str, meaning: Explanation, pod: Object) -> Problem:
     node = pod["spec"].get("nodeName", "NODE")
     command = f" `{meaning.command.replace('--limit HOST', f'--limit {node}')}`" if meaning.command else ""
     fix: str = advise(f"{meaning.next}{command}")
     if meaning.code in WITHOUT_GPU and drain.asks(pod):
         fix = advise(
-            f"It requests a GPU: `gpunode why node {node}` names a broken link of its host. If there is none, check "
-            "NVIDIA_VISIBLE_DEVICES, CUDA_VISIBLE_DEVICES and LD_LIBRARY_PATH of its image and its environment."
+            f"It requests a GPU: `gpunode why node {node}` names a broken link of its host. If there is none, {ENVIRONMENT}"
         )
     return Problem(meaning.code, meaning.what, cause=line, fix=fix)

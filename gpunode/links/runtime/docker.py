@@ -135,7 +135,7 @@ def _daemon_json(
     if default and present.get("default-runtime") != "nvidia":
         wrong = "does not name nvidia as its default runtime"
         if facts.docker and facts.docker.default_runtime == "nvidia":
-            wrong += ", which the running docker has only until its next start"
+            wrong = "no longer names nvidia as its default runtime: docker still has it, and its next start loses it"
     expected = Expected("nvidia", "nvidia" if default else None, tuple(moved))
     return files.write(facts, FILE, after, why, wrong=wrong, check="docker", expected=expected)
 
@@ -171,8 +171,8 @@ def _note(facts: Facts, text: str) -> str:
         return f"{count} container{' keeps' if count == 1 else 's keep'} running: live-restore is on"
     inside = [user for user in _container_users(facts) if not user.is_plugin]
     return (
-        f"{count} container{' stops' if count == 1 else 's stop'} with it, since live-restore is off: "
-        "the kubelet starts those of its pods again"
+        f"{count} container{' stops' if count == 1 else 's stop'} with it; "
+        "the kubelet starts those of pods again"
         + (f"; on GPUs: {services.user_names(inside)}" if inside else "")
     )
 

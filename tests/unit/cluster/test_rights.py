@@ -137,6 +137,15 @@ def test_the_role_on_offer_holds_no_more_than_is_missing() -> None:
     assert {item["metadata"]["name"] for item in objects} == {role}
 
 
+def test_many_missing_rights_are_counted_as_the_roles_name_them() -> None:
+    many = [Right(verb, f"r{number}") for number in range(5) for verb in ("get", "list")]
+    refused = rights.lacks(many, ": nothing was changed", "ops")
+    assert refused.message == "nothing was changed: user ops lacks 10 rights"
+    assert all(f"[r{number}]" in refused.hint for number in range(5))
+    assert rights.lacks(many).message == "this user lacks 10 rights"
+    assert rights.lacks(many[:2]).message == "the Kubernetes API does not let this user get/list r0"
+
+
 def test_only_a_namespace_that_may_be_missing_is_made_first() -> None:
     missing = [Right("list", "pods", name) for name in ("default", "kube-system", "gpunode")]
     made = [line for line in rights.lacks(missing).hint.splitlines() if line.startswith("kubectl get")]

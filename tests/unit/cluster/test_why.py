@@ -22,7 +22,7 @@ from gpunode.engine.member import Member
 from gpunode.errors import Problem, UsageError
 from gpunode.links.capacity.link import drop_stale
 from gpunode.links.plugin.usage import NodeUsage
-from gpunode.model import Disturbance, Disturbed, Host, Outcome, Plan, Reboot, Ssh, StepPlan
+from gpunode.model import Disturbance, Disturbed, Host, Outcome, Plan, Reboot, Ssh, StepPlan, Verdict
 from gpunode.wording import Advice, Command, lines
 
 from .conftest import GPU_NODE, add_node, pod
@@ -86,6 +86,26 @@ def test_a_pod_that_waits_for_gpus_in_use_is_told_who_has_them(why: Why, fake: F
     assert (answer["subject"], answer["state"]) == ("pod ml/p", "Pending")
     assert reason["code"] == "in-use"
     assert reason["evidence"] == ["n1: 0 of 2 free, in use by ml/a (2)"]
+
+
+def test_up_to_8_nodes_in_use_have_a_line_each(why: Why, fake: FakeApi) -> None:
+    """Also beside another reason; more are grouped by what is free."""
+
+    def use_nodes(numbers: range) -> None:
+        for number in numbers:
+            add_node(fake, f"n{number}", 2, labels=GPU_NODE)
+            fake.put(pod(f"a{number}", node=f"n{number}", namespace="ml", gpus=2))
+
+    use_nodes(range(8))
+    fake.put(waiting("p", says="0/8 nodes are available: 1 the moon is full, 7 Insufficient nvidia.com/gpu."))
+    shown = why("pod", "ml/p").stdout
+    assert all(f"n{number}: 0 of 2 free, in use by ml/a{number} (2)" in shown for number in range(8))
+    use_nodes(range(8, 9))
+    shown = why("pod", "ml/p").stdout
+    assert (
+        "n0, n1, n2, n3 and 5 more: 0 of 2 free, in use by ml/a0 (2), ml/a1 (2), ml/a2 (2), ml/a3 (2) and 5 more"
+        in shown
+    )
 
 
 def test_the_answer_comes_first_and_takes_at_most_15_lines(why: Why, fake: FakeApi) -> None:
@@ -190,6 +210,28 @@ def test_a_crashing_pod_is_explained_by_its_log(why: Why, fake: FakeApi) -> None
     assert answer["state"] == "CrashLoopBackOff"
     assert reason["evidence"] == ["Failed to initialize NVML: Driver/library version mismatch"]
     assert reason["fix"]
+
+
+def test_a_failed_pod_of_a_host_that_is_right_by_now_is_to_be_replaced(
+    why: Why, fake: FakeApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By its host's probe; a host that does not answer shows no links."""
+    add_node(fake, "n1", 2, labels=GPU_NODE)
+    ended = [{"name": "c", "state": {"terminated": {"exitCode": 1, "reason": "Error"}}}]
+    fake.put(pod("a", node="n1", namespace="ml", gpus=1, phase="Failed", containerStatuses=ended))
+    fake.logs["a", "c"] = "Failed to initialize NVML: Driver/library version mismatch\n"
+    chain = [Verdict.ok("module", "590"), Verdict.ok("library", "590"), Verdict.unknown("pod")]
+    fixes = []
+    for links in (chain, []):
+        judged = {"n1": (Member(Host("h1", Ssh("h1"))), links)}
+        monkeypatch.setattr(commands, "_judge_hosts", lambda *_, judged=judged: judged)
+        (reason,) = read(why("pod", "ml/a", "--json"))[1]
+        fixes.append(reason["fix"])
+    assert fixes[0].startswith(
+        "Nothing on the node: host h1 is right now: module, library. Replace the pod: "
+    )
+    assert "kubectl delete pod -n ml a" in fixes[0]
+    assert fixes[1].startswith("Drain the node")
 
 
 def test_a_refused_pod_is_told_why_its_node_offers_fewer_gpus(why: Why, fake: FakeApi) -> None:
