@@ -361,10 +361,43 @@ def test_only_what_names_a_registry_is_a_reference(text: str, name: str | None) 
     assert (found and found.name) == name
 
 
-def test_the_name_that_docker_gives_its_hub_is_no_registry(tmp_path: Path) -> None:
-    """Nothing is asked."""
-    refused = refusal(f"docker.io/library/python@sha256:{'0' * 64}", tmp_path)
-    assert "Docker Hub answers under another name than docker.io" in str(refused)
+@pytest.mark.parametrize("host", ["docker.io", "index.docker.io"])
+@pytest.mark.parametrize("name", ["python", "library/python", "ada/python"])
+def test_docker_hub_answers_under_its_registrys_name(
+    server: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, host: str, name: str
+) -> None:
+    """A single name is in `library/` there. The reference stays as it was written."""
+    assert set(registry.HUBS.values()) == {"registry-1.docker.io"}
+    monkeypatch.setitem(registry.HUBS, host, server.host)
+    digest = server.reference().partition("@")[2]
+
+    assert refusal(f"{host}/{name}:3.11", tmp_path).hint == f"Today it is --base {host}/{name}@{digest}"
+
+    write(f"{host}/{name}@{digest}", tmp_path / "fetched.tar", name=NAME, arch="arm64")
+    images = {path.rpartition("/")[0] for path, _ in server.asked if "/manifests/" in path}
+    assert images == {f"/v2/{name if '/' in name else 'library/python'}/manifests"}
+
+
+@pytest.mark.parametrize("key", ["https://index.docker.io/v1/", "docker.io", "docker.io/ada"])
+@pytest.mark.parametrize("place", ["auths", "credHelpers", "credsStore"])
+def test_the_login_for_docker_hub_is_that_of_docker_or_podman(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str, key: str
+) -> None:
+    if key.endswith("/ada") and place != "auths":
+        return  # programs know no paths
+    program = tmp_path / "docker-credential-test"
+    program.write_text(
+        f'#!/bin/sh\n[ "$(cat)" = {key} ] && echo \'{{"Username": "ada", "Secret": "hunter2"}}\'\n'
+    )
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    known = {"auths": {key: {"auth": LOGIN}}, "credHelpers": {key: "test"}, "credsStore": "test"}
+    (tmp_path / "auth.json").write_text(json.dumps({place: known[place]}))
+    monkeypatch.setenv("REGISTRY_AUTH_FILE", str(tmp_path / "auth.json"))
+    for host in registry.HUBS:
+        found = login(host, "ada/python")
+        assert found
+        assert found.basic == LOGIN
 
 
 @pytest.mark.parametrize(

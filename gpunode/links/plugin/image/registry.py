@@ -43,7 +43,9 @@ REFERENCE = re.compile(
 )
 # Of skopeo's transports (containers-transports has them) and of addresses: what follows is what --base takes.
 PREFIX = re.compile(r"(?P<prefix>docker://|https?://|(?:docker|oci)-archive:|oci:|dir:)(?P<rest>.+)")
-HUBS = ("docker.io", "index.docker.io")  # names of images, but no registry answers there
+# Docker Hub's names in references → where its registry answers; names without a `/` are in `library/` there.
+# source: distribution/reference normalize.go; docker's registry/config.go
+HUBS = {"docker.io": "registry-1.docker.io", "index.docker.io": "registry-1.docker.io"}
 PARAMETER = re.compile(r'(\w+)="([^"]*)"')  # of WWW-Authenticate
 
 
@@ -59,6 +61,12 @@ class Reference:
     def __str__(self) -> str:
         tag, digest = f":{self.tag}" if self.tag else "", f"@{self.digest}" if self.digest else ""
         return f"{self.host}/{self.name}{tag}{digest}"
+
+    @property
+    def address(self) -> str:
+        """Where its registry has it; manifests and blobs are below."""
+        name = f"library/{self.name}" if self.host in HUBS and "/" not in self.name else self.name
+        return f"https://{HUBS.get(self.host, self.host)}/v2/{name}"
 
 
 def reference(text: str) -> Reference | None:
@@ -81,11 +89,6 @@ def fetch(image: Reference, arch: str, to: Path) -> None:
 
     Raises UsageError; for a reference without a digest with the digest that it has now.
     """
-    if image.host in HUBS:
-        raise UsageError(
-            f"{image} names an image, but no registry: Docker Hub answers under another name than {image.host}",
-            hint="Name a mirror of it, or save the image (`docker save`, `skopeo copy`), and name the file.",
-        )
     with _explain(image):
         _fetch(image, arch, to)
 
@@ -156,7 +159,7 @@ class _Registry:
             _write(self._image, folder, digest, _parts(answer), size)
 
     def _get(self, what: str, accept: str) -> HTTPResponse:
-        address = f"https://{self._image.host}/v2/{self._image.name}/{what}"
+        address = f"{self._image.address}/{what}"
         try:
             return self._open(address, accept, self._right)
         except HTTPError as error:
@@ -249,6 +252,7 @@ def _hint(code: int) -> str:
 # The user's login, as docker and podman keep it: in a file, or with a program of their protocol.
 # source: docker's config.json (cli/config/configfile), containers-auth.json(5), docker-credential-helpers
 NO_NAME = "<token>"  # the user's name where the secret is a token of the registry's, and no password
+SPELLINGS = (("", ""), ("https://", ""), ("https://", "/v1/"), ("https://", "/v2/"))  # of a registry's name
 UNREADABLE = (OSError, ValueError, TypeError, KeyError, AttributeError, subprocess.SubprocessError)
 
 
@@ -291,23 +295,27 @@ def _places() -> Iterator[Path]:
 
 def _read_auth(known: dict[str, Any], host: str, image: str) -> tuple[str, str]:
     """user:password in base64, and a token; "" for none. Programs know no paths."""
-    if program := (known.get("credHelpers") or {}).get(host):
-        return _ask_helper(program, host)
-    parts = f"{host}/{image}".split("/")
-    paths = ["/".join(parts[:end]) for end in range(len(parts), 1, -1)]
+    # docker keeps its Hub's login as https://index.docker.io/v1/, podman as docker.io
+    hosts = ("index.docker.io", "docker.io") if host in HUBS else (host,)
+    names = [f"{before}{each}{after}" for each in hosts for before, after in SPELLINGS]
+    for name in names:
+        if program := (known.get("credHelpers") or {}).get(name):
+            return _ask_helper(program, name)
+    parts = image.split("/")
+    ends = ["/".join(parts[:end]) for end in range(len(parts), 0, -1)]
+    paths = [f"{each}/{end}" for end in ends for each in hosts]
     entries = known.get("auths") or {}
     store = known.get("credsStore")
-    for name in (
-        *paths,
-        *(() if store else (host, f"https://{host}", f"https://{host}/v1/", f"https://{host}/v2/")),
-    ):
+    for name in (*paths, *(() if store else names)):
         entry = entries.get(name) or {}
         if token := entry.get("identitytoken"):
             return "", str(token)
         if text := entry.get("auth"):
             base64.b64decode(text, validate=True)
             return str(text), ""
-    return _ask_helper(store, host) if store else ("", "")
+    asked = ("https://index.docker.io/v1/", "docker.io") if host in HUBS else (host,)
+    answers = (_ask_helper(store, name) for name in asked if store)
+    return next(filter(any, answers), ("", ""))
 
 
 def _ask_helper(program: str, host: str) -> tuple[str, str]:
