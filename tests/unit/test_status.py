@@ -272,6 +272,14 @@ def test_a_plugin_that_finds_no_gpu_as_its_container_got_none_leaves_them_unknow
     assert totals([found])["unknown"] == int(not ready)
 
 
+def test_a_node_without_the_plugin_is_fixed_by_provision() -> None:
+    """Its host may lack the driver, too: `plugin deploy` installs none."""
+    there, _ = plugin_on_a_node()
+    (found,) = of_cluster(mock.Mock(), "gpunode", [there], [])
+    assert found.reason is not None
+    assert f"`gpunode provision --limit {found.node}`" in str(found.reason.fix)
+
+
 def test_a_plugin_of_another_namespace_is_named_with_it() -> None:
     """`-n` of another one: nobody should deploy a second plugin beside it."""
     there, plugin = plugin_on_a_node()

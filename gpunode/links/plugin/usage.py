@@ -16,7 +16,6 @@ from gpunode.links.plugin import daemonset, published
 from gpunode.links.plugin.published import CONTAINER, UPDATE
 from gpunode.wording import advise
 
-DEPLOY = advise("`gpunode plugin deploy` puts it there.")
 RESOURCES = (pods.GPU, pods.SHARED, pods.MEMORY)
 
 
@@ -66,7 +65,8 @@ def _ask(api: Api, node: Node, pod: Object | None, namespace: str) -> tuple[Gpu,
     if not node.ready:
         return Problem("node-not-ready", f"the node is not Ready: {node.why_not_ready}")
     if pod is None:
-        return Problem("no-plugin", "gpunode's device plugin does not run there", fix=DEPLOY)
+        fix = advise(f"`gpunode provision --limit {node.name}` installs what is missing there.")
+        return Problem("no-plugin", "gpunode's device plugin does not run there", fix=fix)
     place = pod["metadata"]["namespace"]
     if place != namespace:
         fix = f"`-n {place}` asks it; in the inventory, `cluster.namespace: {place}`."
