@@ -17,6 +17,7 @@ from gpunode.packages.names import PackageNames, PackageSystem
 from gpunode.planning.versions import branch_of, is_installed, numbers, upstream
 
 FLAVOURS: tuple[Flavour, ...] = ("open", "proprietary")
+CLASSES = {"production": "production", "lts": "long-term"}  # of branches that get fixes for years
 RANK = {"production": 3, "lts": 2, "new": 1, "ended": 0}  # of branches that fit, by their status
 
 
@@ -99,9 +100,20 @@ def notes(host: Host, facts: Facts, driver: DriverSpec | None) -> tuple[str, ...
         return (f"Kernel {driver.ahead} boots next and has no nvidia module: {driver.ahead_why}.",)
     if host.driver == "auto" or branch is None or branch.alive:
         return ()
-    return (
-        f"Driver branch {branch.number} is end of life{f', since {branch.ends}' if branch.ends else ''}.",
-    )
+    return (_note_ended(branch, facts, packaged=host.driver_run is None),)
+
+
+def _note_ended(branch: Branch, facts: Facts, *, packaged: bool) -> str:
+    """That the branch gets no more fixes, and which branches that fit the host do."""
+    models = [pci.gpu(device.device) for device in pci.driven(facts.pci)]
+    fixed = [
+        f"{other.number} ({CLASSES[other.status]}, until {other.ends})"
+        for other in sorted(branches().values(), key=lambda other: -RANK[other.status])
+        if other.status in CLASSES and obstacle_of(facts, models, other, packaged=packaged) is None
+    ]
+    since = f" (since {branch.ends})" if branch.ends else ""
+    others = f"; {' and '.join(fixed)} {'do' if fixed[1:] else 'does'}" if fixed else ""
+    return f"Driver branch {branch.number} gets no more fixes{since}{others}."
 
 
 def _best_branch(facts: Facts, models: Sequence[pci.Model], installed: int | None) -> Branch:
