@@ -53,9 +53,14 @@ def unknown(words: str, layout: Sequence[str]) -> str:
         return f"{words} has no MIG; write `mig: off`, or remove this key" if known else ""
     if layout[0].startswith(ALL):
         profile = layout[0][len(ALL) :]
-        every = {known for row in rows["models"] for known in row["profiles"] if known[-1] == "b"}
+        models = [[known for known in row["profiles"] if known[-1] == "b"] for row in rows["models"]]
+        every = {known for model in models for known in model}
+        memory = _memory(profile)
+        whole = {known for model in models if max(map(_memory, model)) == memory for known in model}
         alike = {known for known in every if _slices(known) == _slices(profile)}
-        near = sorted(alike or every, key=lambda known: (_slices(known), _memory(known)))
+        near = sorted(whole or alike or every, key=lambda known: (_slices(known), _memory(known)))
+        if whole:
+            return f"no GPU has the MIG profile {profile}; GPUs of {memory} GB have {', '.join(near)}"
         return (
             f"no GPU of the table has the MIG profile {profile}; it has {', '.join(near)}. "
             "List the profiles of a newer GPU one by one"
