@@ -65,7 +65,7 @@ def _ask(api: Api, node: Node, pod: Object | None, namespace: str) -> tuple[Gpu,
     if not node.ready:
         return Problem("node-not-ready", f"the node is not Ready: {node.why_not_ready}")
     if pod is None:
-        fix = advise(f"`gpunode provision --limit {node.name}` installs what is missing there.")
+        fix: str = advise(f"`gpunode provision --limit {node.name}` installs what is missing there.")
         return Problem("no-plugin", "gpunode's device plugin does not run there", fix=fix)
     place = pod["metadata"]["namespace"]
     if place != namespace:
