@@ -131,7 +131,7 @@ def _run() -> None:
         typer.echo(f"gpunode: {output.plain(error)}", err=True)
         sys.exit(error.exit_code)
     except OSError as error:
-        if _is_folder_gone():
+        if _is_folder_gone(error):
             typer.echo(
                 "gpunode: this folder no longer exists\n  Change to another folder, then run it again.",
                 err=True,
@@ -161,8 +161,10 @@ def _run() -> None:
         )  # an orderly exit would wait for the threads, and they follow their hosts to the end
 
 
-def _is_folder_gone() -> bool:
-    """True if the current folder was removed, as that of a demo that has ended."""
+def _is_folder_gone(error: OSError) -> bool:
+    """True if this is since the current folder was removed, as that of a demo that has ended."""
+    if not isinstance(error, FileNotFoundError) or Path(str(error.filename or "")).is_absolute():
+        return False
     try:
         Path.cwd()
     except FileNotFoundError:

@@ -24,7 +24,7 @@ from gpunode.engine.cluster_diff import ClusterPlan
 from gpunode.engine.estimate import report_costs
 from gpunode.engine.fleet import Planner, Visit
 from gpunode.engine.member import Members
-from gpunode.engine.record import BEGUN, RecordedRun, RunOptions
+from gpunode.engine.record import BEGUN, Progress, RecordedRun, RunOptions
 from gpunode.engine.reporter import Moment, Reporter
 from gpunode.engine.session import Session
 from gpunode.errors import Refused
@@ -41,13 +41,14 @@ class UndoOptions:
     size: Size | None = None
     rest: tuple[str, ...] = ()
     begun: Mapping[str, float] = field(default_factory=dict)
-    undone: tuple[str, ...] = ()
+    undone: Mapping[str, Progress] = field(default_factory=dict)
 
     @classmethod
     def of_recorded_run(cls, run: RecordedRun, *, yes: bool, now: float) -> UndoOptions:
         """The options that resume a recorded undo. `now`: in seconds since the epoch."""
         size = Size.parse(run.options.batch) if run.options.batch else None
-        return cls(yes, size, run.not_done, rollout.rebooting(run, now), run.in_state("undone", "kept"))
+        undone = {name: run.hosts[name] for name in run.in_state("undone", "kept")}
+        return cls(yes, size, run.not_done, rollout.rebooting(run, now), undone)
 
 
 def undo(session: Session, recorded: RecordedRun, options: UndoOptions) -> int:
@@ -66,7 +67,7 @@ def undo(session: Session, recorded: RecordedRun, options: UndoOptions) -> int:
         rounds.probe_all(session, options.begun),
         begun=options.begun,
         size=options.size,
-        undone=options.undone,
+        undone=tuple(options.undone),
     )
     members = hosts.members
     planned = undo_cluster.show_plan(session, api, members, hosts.placed, recorded, options.undone)

@@ -206,7 +206,8 @@ def _with_impact(session: Session, members: Members, chains: Mapping[str, Chain]
     def add(host: str, link: Verdict) -> Verdict:
         if host not in by_host or link.status != "broken":
             return link
-        return link.with_cause(link.cause, impact.add_to_fix(link.fix, by_host[host]))
+        clustered = inventory.cluster.plugin is not None
+        return link.with_cause(link.cause, impact.add_to_fix(link.fix, by_host[host], clustered=clustered))
 
     return {host: tuple(add(host, link) for link in chain) for host, chain in chains.items()}
 

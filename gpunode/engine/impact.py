@@ -125,19 +125,23 @@ def find_impact(
     return tuple(side_by_side(assess, placed))
 
 
-def add_to_fix(fix: str, member: Member) -> str:
-    """The fix, its command with what a provision of the member's host interrupts, and whose work. It can be pasted into a shell."""
+def add_to_fix(fix: str, member: Member, *, clustered: bool = True) -> str:
+    """The fix, its command with what a provision of the member's host interrupts, and whose work. It can be pasted into a shell.
+    `clustered`: the inventory has a cluster, or nothing is said of pods that are not known."""
     if not member.has_changes or "gpunode provision" not in fix:
         return fix
     disturbed = member.disturbs
     what = disturbed.what.describe("reload of the modules or reboot" if disturbed.reload else "reboot")
-    if disturbed.pods is None:
+    hit = [*(disturbed.pods or ()), *map(str, disturbed.processes)] if disturbed.ends_work else []
+    if disturbed.pods is None and clustered:
         whom = "its pods are not known"
-    elif disturbed.ends_work:
-        whom = f"disturbs {few([*disturbed.pods, *map(str, disturbed.processes)], 3)}"
+    elif hit:
+        whom = f"disturbs {few(hit, 3)}"
     else:
-        whom = "disturbs no pod"
-    text = whom if "it will " in fix or not what else f"{what}; {whom}"
+        whom = "" if disturbed.pods is None else "disturbs no pod"
+    text = "; ".join(filter(None, ("" if "it will " in fix else what, whom)))
+    if not text:
+        return fix
     first, *more = fix.parts if isinstance(fix, Advice) else (fix,)
     if isinstance(first, Command) and str(more[0] if more else "\n").startswith("\n"):
         return Advice(first, f"   # {text}", *more)

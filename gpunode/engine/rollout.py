@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from types import MappingProxyType
 
 from gpunode.cluster import rights
 from gpunode.cluster.api import Api
@@ -19,7 +20,7 @@ from gpunode.engine.estimate import Estimate, estimate
 from gpunode.engine.history import mean_seconds
 from gpunode.engine.member import PAUSED, Member, Members, outcomes, update
 from gpunode.engine.overview import RunLine
-from gpunode.engine.record import BAD, BEGUN, FINISHED, Record, RecordedRun, RunOptions
+from gpunode.engine.record import BAD, BEGUN, FINISHED, Progress, Record, RecordedRun, RunOptions
 from gpunode.engine.reporter import Reporter, confirm, progress, report_reason
 from gpunode.engine.session import Session
 from gpunode.errors import ClusterError, Problem
@@ -118,14 +119,14 @@ def begin_record(
     answered: str = "",
     *,
     rest: tuple[str, ...] = (),
-    undone: tuple[str, ...] = (),
+    undone: Mapping[str, Progress] = MappingProxyType({}),
 ) -> Record:
     """The record of the run, with the members' plans. Hosts that no batch has are in it: the next run may have them. `rest`: unfinished
-    hosts of the run that this one resumes; `undone`: those that it has undone."""
+    hosts of the run that this one resumes; `undone`: those that it has undone or kept."""
     names = dict.fromkeys([*undone, *rest, *(member.host.name for member in members)])
     record = Record.begin(Path(session.inventory.path), list(names), options, asked=asked, answered=answered)
-    for name in undone:  # or the next resume would miss them
-        record.host(name, "undone")
+    for name, ended in undone.items():  # or the next resume would miss them
+        record.host(name, ended.state, ended.why)
     for member in members:
         if not (member.host_ok or member.has_changes):
             record.host(member.host.name, *batch.end_state(member))

@@ -240,7 +240,7 @@ def plan_lines(outcome: Outcome, width: int, *, diff: bool | None) -> Iterator[P
         yield from _notes(outcome, 0)
     elif outcome.problem is None:
         broken = ("✗ broken, with nothing to change\n", "red")
-        right = "up to date" if outcome.left is None else "nothing to undo"
+        right = "up to date" if outcome.left is None else "nothing to take back"
         state = broken if status_of(outcome) == "broken" else (f"= {right}\n", "dim")
         yield from (f" {outcome.host:<{width}}  ", state)
         yield from _notes(outcome, width)

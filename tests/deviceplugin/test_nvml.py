@@ -37,13 +37,14 @@ int nvmlSystemGetDriverVersion(char *text, u size) { strncpy(text, "580.178.04",
 int nvmlDeviceGetCount_v2(u *n) { *n = 2; return 0; }
 int nvmlDeviceGetHandleByIndex_v2(u index, void **h) { *h = (void *)(0xabcdef0000000000 + index); return 0; }
 int nvmlDeviceGetMinorNumber(void *h, u *n) { *n = (unsigned long long)h >> 40 == 0xabcdef ? (u)(unsigned long long)h : 99; return 0; }
-int nvmlDeviceGetMemoryInfo(void *h, unsigned long long *m) { m[0] = 9; m[1] = 5; m[2] = 4; return 0; }
+int nvmlDeviceGetMemoryInfo(void *h, unsigned long long *m) { m[0] = 9; m[1] = 5; m[2] = 4; return (u)(unsigned long long)h ? 15 : 0; }
 int nvmlDeviceGetMemoryInfo_v2(void *h, unsigned long long *m)
 {
     if ((u)m[0] != (40 | 2 << 24))
         return 25;
     m[1] = 9, m[2] = 1, m[3] = 5, m[4] = 3;
-    return (u)(unsigned long long)h ? 0 : 13;
+    u index = (u)(unsigned long long)h;
+    return index == 2 ? 3 : index ? 0 : 13;
 }
 int nvmlDeviceGetName(void *h, char *text, u size) { return 15; }
 int nvmlDeviceGetRemappedRows(void *h, u *a, u *b, u *c, u *d) { *a = 1; *b = 2; *c = 3; *d = 4; return 0; }
@@ -129,6 +130,9 @@ def test_used_memory_is_without_what_the_driver_reserves(monkeypatch, library):
     new, old = (ours.nvmlDeviceGetMemoryInfo(ours.nvmlDeviceGetHandleByIndex(index)) for index in (1, 0))
     assert (new.total, new.reserved, new.used, new.free) == (9, 1, 3, 5)
     assert (old.total, old.used, old.free) == (9, 4, 5)
+    with pytest.raises(NVMLError) as refused:  # a call that fails is no older driver
+        ours.nvmlDeviceGetMemoryInfo(ours.nvmlDeviceGetHandleByIndex(2))
+    assert refused.value.value == ours.NVML_ERROR_NOT_SUPPORTED
 
 
 def test_what_is_not_there_is_an_error_of_nvmls(monkeypatch, library):

@@ -412,6 +412,16 @@ def test_hosts_without_kubernetes_are_accepted_and_their_record_is_read_again(
     ]
 
 
+@pytest.mark.parametrize("measured", [False, True])
+def test_figures_are_said_to_be_recorded_only_where_they_are(
+    measured: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    session = Visits(a={"output": dumps(host(1)), "error": ""} if measured else Unreachable("a", "no answer"))
+    acceptance.accept_on_hosts(cast("Session", session), "standard")
+    assert any("are recorded in" in note for note in session.reporter.notes) == measured
+
+
 def test_seven_of_eight_gpus_are_no_accepted_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where the inventory says eight; those that pass are accepted, but the record does not count."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
@@ -18,7 +19,7 @@ from xml.etree import ElementTree
 import pytest
 from typer.testing import CliRunner, Result
 
-from gpunode import inventory
+from gpunode import cli, inventory
 from gpunode.cli import app
 from gpunode.cluster.lease import Held
 from gpunode.commands import verify
@@ -677,6 +678,15 @@ def test_a_reviewed_plan_that_is_another_after_a_wait_is_not_applied(
     assert bool(cleared) == (
         waits == "work" or bool(applied)
     )  # no work is ended for a plan that is not applied
+
+
+@pytest.mark.parametrize(("path", "blamed"), [(None, True), ("i.yaml", True), ("/etc/i.yaml", False)])
+def test_a_folder_that_was_removed_is_not_blamed_for_paths_elsewhere(
+    path: str | None, blamed: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    tmp_path.rmdir()
+    assert cli._is_folder_gone(FileNotFoundError(errno.ENOENT, "not there", path)) == blamed
 
 
 @pytest.mark.parametrize("words", ["history", "show last"])

@@ -25,6 +25,7 @@ def node(
     cpu: str = "64",
     managed: list[Object] | None = None,
     annotations: Object | None = None,
+    since: str = "",
     **spec: Any,
 ) -> Object:
     room = {"cpu": cpu, "memory": "256Gi", "pods": "110"}
@@ -45,6 +46,7 @@ def node(
                     "type": "Ready",
                     "status": "True" if ready else "Unknown",
                     "message": "Kubelet stopped posting",
+                    "lastTransitionTime": since,
                 }
             ],
         },
@@ -127,6 +129,12 @@ def test_a_pending_pod_has_these_causes(waiting: Waiting, codes: list[str], word
     assert [problem.code for problem in problems] == codes
     assert words in " ".join(f"{problem.what} {problem.cause} {problem.fix}" for problem in problems)
     assert all(problem.fix for problem in problems)
+
+
+def test_a_node_that_is_not_ready_is_named_with_the_time_since_when() -> None:
+    (problem,) = judge(Waiting(pod(), [node("n1", ready=False, since="2026-11-26T00:12:00Z")], ()))
+
+    assert problem.cause.endswith("\nsince 2026-11-26T00:12:00Z")
 
 
 def test_who_cordoned_a_node_is_told_as_the_api_server_has_it() -> None:

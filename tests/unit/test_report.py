@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from unittest import mock
 
@@ -999,6 +999,14 @@ def test_equal_hosts_share_a_plan_whatever_processes_use_their_gpus(
     assert shown.count("in use by python3\n") == shown.count("gpu-[1:3]") == 1
     make(json=False, quiet=True).plans(planned[:1])
     assert "(pid 1, pod gpunode/plugin-1)" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("batches", [1, 2])
+def test_the_only_batch_of_a_run_has_no_line(batches: int, capsys: pytest.CaptureFixture[str]) -> None:
+    """The question before it had all that it says."""
+    line = RunLine("r1", "running", 1, 0, 0, 0.0, 1, batches)
+    make(json=False, quiet=False).event(Event("stage", None, f"batch 1 of {batches}", asdict(line)))
+    assert capsys.readouterr().err == ("" if batches == 1 else " batch 1 of 2\n")
 
 
 def test_without_a_terminal_a_wait_is_a_line_a_minute(

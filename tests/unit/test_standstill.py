@@ -17,7 +17,19 @@ from gpunode.engine.member import PAUSED, Member
 from gpunode.errors import ClusterError, Problem
 from gpunode.links.node import drain
 from gpunode.links.node.drain import Work
-from gpunode.model import GpuUser, Host, Outcome, Plan, Reboot, Service, Ssh, StepPlan, WriteFile
+from gpunode.model import (
+    Event,
+    GpuUser,
+    Host,
+    OnEvent,
+    Outcome,
+    Plan,
+    Reboot,
+    Service,
+    Ssh,
+    StepPlan,
+    WriteFile,
+)
 from tests import cases
 
 HOST = Host("h", Ssh("h"), work="wait", work_timeout=60)
@@ -235,6 +247,26 @@ def test_a_pod_that_runs_by_the_time_that_others_have_left_the_gpus_is_waited_fo
     waiting = replace(member(REBOOT), node=cast("Any", SimpleNamespace(name="n")))
     end = work.wait_for_end(cast("Api", object()), waiting, cast("Visit", None), lambda _: None, lambda: None)
     assert (end.left, pods) == ("ml/train", [])
+
+
+def test_the_probes_of_a_wait_are_no_news_of_its_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only the first, which begins it."""
+    users, heard = [(GpuUser(7, "python3"),), ()], list[str]()
+
+    def probe(_: Visit, emit: OnEvent) -> Outcome:
+        emit(Event("stage", "h", "probe"))
+        return Outcome("h", "planned", replace(cases.facts("modern"), gpu_users=users.pop(0)))
+
+    monkeypatch.setattr(work, "PROBE_SECONDS", 0)
+    monkeypatch.setattr(converge, "probe_and_plan", probe)
+    work.wait_for_end(
+        None,
+        member(REBOOT),
+        cast("Visit", None),
+        lambda event: heard.append(event.message),
+        lambda: None,
+    )
+    assert (heard, users) == (["probe", "waiting for python3 (pid 7) to leave the GPUs"], [])
 
 
 # --- whether the kubelet's report counts ---

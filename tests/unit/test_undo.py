@@ -580,6 +580,7 @@ def test_a_version_is_not_missed_while_its_repository_is_to_come_back() -> None:
         ((), "by hand", True),
         ((), "1", False),  # as before the run already
         ((), "2", False),  # it is restored
+        ((Entry("b", "r2", path="/etc/b", undoes="r0"),), "by hand", True),  # the undo of another run
         ((Entry("b", "r2", path="/etc/b", undoes="r1"),), "by hand", False),  # an undo that is run again
     ],
 )

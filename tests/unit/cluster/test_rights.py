@@ -161,7 +161,7 @@ def test_who_lacks_only_what_the_dry_run_judges_is_not_refused_before_it(
     monkeypatch.setattr(rights, "_user", lambda _: "ops")
     refused = pytest.raises(ClusterError, match=f"this user {named}: nothing") if named else nullcontext()
     with refused:
-        rights.demand(SERVED, [Right("get", "a")], [Right("get", "b")])
+        rights.demand(SERVED, [Right("get", "a")], [Right("get", "a"), Right("get", "b")])
 
 
 def test_a_second_grant_takes_nothing_from_the_first() -> None:

@@ -403,10 +403,11 @@ def test_an_object_with_a_secret_is_not_recorded(runs: Runs, fake: FakeApi) -> N
     assert apply_recorded(runs, runtime_class("password=hunter2hunter2")).objects == ()
 
 
+@pytest.mark.parametrize("ended", ["undone", "kept"])
 def test_a_resumed_undo_has_the_objects_if_its_run_has_undone_the_other_hosts(
-    runs: Runs, fake: FakeApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    runs: Runs, fake: FakeApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ended: record.State
 ) -> None:
-    """Also after a second kill."""
+    """Also after a second kill. Its record has how each of them ended."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     fake.minor = 36
     run = apply_recorded(runs, runtime_class("1"), "a", "b")
@@ -414,13 +415,15 @@ def test_a_resumed_undo_has_the_objects_if_its_run_has_undone_the_other_hosts(
     session = mock.Mock(inventory=inventory, hosts=inventory.hosts[1:])
     undo = runs.begin("a", "b")
     assert not undo_cluster.show_plan(session, runs.api, (), (), run, ()).objects
-    undo.host("a", "undone")
+    undo.host("a", ended, "why")
     for _ in range(2):
         options = undoing.UndoOptions.of_recorded_run(history.read(undo.path), yes=True, now=0)
-        assert (options.rest, options.undone) == (("b",), ("a",))
+        assert (options.rest, [*options.undone]) == (("b",), ["a"])
         assert undo_cluster.show_plan(session, runs.api, (), (), run, options.undone).objects
         known = RunOptions(undo=run.id)
         undo = rollout.begin_record(session, (), known, rest=options.rest, undone=options.undone)
+    progress = history.read(undo.path).hosts["a"]
+    assert (progress.state, progress.why) == (ended, "why")
 
 
 @pytest.mark.parametrize(("noted", "left"), [(False, ["its state before is not in the record"]), (True, [])])
@@ -464,11 +467,17 @@ def test_the_end_of_an_undo_names_the_hosts_that_it_has_changed(
     assert str(reporter.note.call_args_list[0].args[0]).startswith(f"{first}Nothing was verified")
 
 
-@pytest.mark.parametrize(("labelled", "kept"), [(True, frozenset[str]()), (False, frozenset({"a"}))])
-def test_a_host_whose_node_changes_is_undone_though_all_on_the_host_stays(
-    runs: Runs, labelled: bool, kept: frozenset[str]
+@pytest.mark.parametrize(
+    ("labelled", "objects", "kept"),
+    [(True, False, frozenset[str]()), (False, True, frozenset[str]()), (False, False, frozenset({"a"}))],
+)
+def test_a_host_whose_cluster_changes_is_undone_though_all_on_the_host_stays(
+    runs: Runs, labelled: bool, objects: bool, kept: frozenset[str]
 ) -> None:
-    """Its labels came with the run as its files did."""
+    """Its labels came with the run as its files did, and so did the cluster's objects."""
     stays = Outcome("a", "right", left=(Left("kept", "/etc/a", "changed since the run"),), kept=True)
-    planned = undo_cluster.ClusterPlan({"a": undo_cluster.NodePlan({}, ("-tier=a",) if labelled else (), ())})
+    planned = undo_cluster.ClusterPlan(
+        {"a": undo_cluster.NodePlan({}, ("-tier=a",) if labelled else (), ())},
+        (mock.Mock(),) if objects else (),
+    )
     assert undoing.kept_hosts((Member(BEFORE, stays, node(runs.api)),), planned) == kept

@@ -7,12 +7,14 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 from typer.testing import CliRunner, Result
 
 from gpunode.acceptance.stamp import Stamp
 from gpunode.cli import app
+from gpunode.commands import verify as verifying
 from gpunode.commands import why as commands
 from gpunode.contract.condition import ACCEPTED
 from gpunode.contract.status import Reason
@@ -22,8 +24,23 @@ from gpunode.engine.member import Member
 from gpunode.errors import Problem, UsageError
 from gpunode.links.capacity.link import drop_stale
 from gpunode.links.plugin.usage import NodeUsage
-from gpunode.model import Disturbance, Disturbed, Host, Outcome, Plan, Reboot, Ssh, StepPlan, Verdict
+from gpunode.model import (
+    Cluster,
+    Disturbance,
+    Disturbed,
+    GpuUser,
+    Host,
+    Inventory,
+    Outcome,
+    Plan,
+    Reboot,
+    Service,
+    Ssh,
+    StepPlan,
+    Verdict,
+)
 from gpunode.wording import Advice, Command, lines
+from tests import cases
 
 from .conftest import GPU_NODE, add_node, pod
 from .fake import FakeApi, Object
@@ -322,6 +339,10 @@ def test_a_gpu_is_found_by_the_beginning_of_its_uuid(
     assert reason["code"] == "cordoned"
     assert "gpunode uncordon-gpu GPU-2b" in reason["fix"]
 
+    wrong = {"n1": Problem("module", "link `module` of host n1 is broken", fix="Reboot.")}
+    monkeypatch.setattr(commands, "_broken_links", lambda *_: wrong)
+    assert [each["code"] for each in read(why("gpu", "GPU-1", "--json"))[1]] == ["module"]
+
 
 def test_a_gpu_that_nobody_lists_is_looked_for_in_the_acceptances(
     why: Why, fake: FakeApi, monkeypatch: pytest.MonkeyPatch
@@ -397,3 +418,20 @@ def test_the_command_of_a_fix_can_be_pasted_and_says_what_it_interrupts() -> Non
     sentence = impact.add_to_fix("Then `gpunode provision`.", replace(member, outcome=reboot))
     assert sentence == "Then `gpunode provision`. (reboot; disturbs ml/a)"
     assert impact.add_to_fix(command, replace(member, outcome=replace(outcome, plan=None))) == command
+
+
+@pytest.mark.parametrize(
+    ("users", "said"), [((), ""), ((GpuUser(7, "python3"),), "; disturbs python3 (pid 7)")]
+)
+def test_a_fix_without_a_cluster_says_nothing_of_pods(users: tuple[GpuUser, ...], said: str) -> None:
+    """`verify` says what it interrupts, and which processes."""
+    host = Host("n1", Ssh("n1"))
+    plan = Plan("n1", (StepPlan("x", (Service("docker.service", "why", restart=True),)),))
+    member = Member(
+        host, Outcome("n1", "planned", replace(cases.facts("modern"), gpu_users=users), plan=plan)
+    )
+    fix = Advice(Command("provision", "--limit n1"))
+    chains = {"n1": (Verdict("runtime", "broken", "it is", Problem("", "it is", fix=fix)),)}
+    session = mock.Mock(inventory=Inventory("i.yaml", (host,), Cluster()))
+    ((link,),) = verifying._with_impact(session, (member,), chains).values()
+    assert link.fix == f"gpunode provision --limit n1   # restart of docker{said}"
