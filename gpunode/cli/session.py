@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from gpunode.cli import options
 from gpunode.errors import ClusterError, GpunodeError, InventoryError, UsageError
 from gpunode.local import files as localfile
+from gpunode.wording import Command
 
 if TYPE_CHECKING:
     from gpunode.engine.reporter import Reporter
@@ -135,6 +136,8 @@ def session(
         for kind, file in ((html_page.Page, html), (JUnit, junit)):
             if file is not None:
                 pages.append(html_page.open_page(kind, reporter, file, title))
+                named = "" if path == options.usual() else shlex.quote(str(path))
+                pages[-1].resume = Command("resume").on(named)
                 reporter = pages[-1]
     tell_origin(path, common.origin, reporter)
     if path != options.usual():

@@ -105,6 +105,12 @@ class Headline(str):
     __slots__ = ()
 
 
+class Brief(str):
+    """A note that names some of several hosts: a page has them all elsewhere."""
+
+    __slots__ = ()
+
+
 class Bytes(int):
     """For people in GiB, for programs in bytes."""
 

@@ -21,7 +21,7 @@ from gpunode.engine.history import mean_seconds
 from gpunode.engine.member import PAUSED, Member, Members, outcomes, update
 from gpunode.engine.overview import RunLine
 from gpunode.engine.record import BAD, BEGUN, FINISHED, Progress, Record, RecordedRun, RunOptions
-from gpunode.engine.reporter import Reporter, confirm, progress, report_reason
+from gpunode.engine.reporter import Brief, Reporter, confirm, progress, report_reason
 from gpunode.engine.session import Session
 from gpunode.errors import ClusterError, Problem
 from gpunode.links.node import cordon
@@ -283,7 +283,7 @@ def skip(run: Run, members: Members, why: Problem) -> Members:
     for member in out:
         run.record.host(member.host.name, "skipped", member.reason.what if member.reason else "")
     names = few([member.host.name for member in out], NAMED)
-    run.session.reporter.note(f"Skipped: {names}: {why.what}.")
+    run.session.reporter.note(Brief(f"Skipped: {names}: {why.what}."))
     return out
 
 

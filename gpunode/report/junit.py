@@ -12,7 +12,7 @@ from gpunode import __version__
 from gpunode.engine.reporter import Reporter
 from gpunode.errors import Problem
 from gpunode.model import Verdict
-from gpunode.report.page import BAD, Card, Page
+from gpunode.report.page import BAD, UNPROVEN, Card, Page
 from gpunode.report.plain import lines, plain
 from gpunode.report.plans import WORDS
 
@@ -75,7 +75,7 @@ def _add_host(suite: ElementTree.Element, card: Card) -> None:
     problem = card.outcome.problem if card.outcome else None
     if card.status == WORDS["planned"]:
         ElementTree.SubElement(case, "skipped", message="no change was made")
-    elif card.status in BAD:
+    elif card.status in (*BAD, UNPROVEN):
         failure = ElementTree.SubElement(case, "failure", type=card.status, message=card.cause)
         failure.text = "\n".join([*lines(str(problem)), *lines(problem.fix)] if problem else [card.cause])
     else:

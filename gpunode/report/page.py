@@ -7,6 +7,7 @@ import os
 import re
 import socket
 import time
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -17,22 +18,35 @@ from typing import TYPE_CHECKING, Any
 from markupsafe import Markup, escape
 
 from gpunode import __version__
+from gpunode.engine.batch import NOT_BEGUN
 from gpunode.engine.chain import find_manual_fix
-from gpunode.engine.reporter import Headline
+from gpunode.engine.member import PAUSED
+from gpunode.engine.reporter import Brief, Headline
 from gpunode.errors import Problem, UsageError
 from gpunode.inventory.starter import ranges
 from gpunode.model import Event, Gpu, Host, Outcome, Verdict
 from gpunode.report.chains import UUID, chain
 from gpunode.report.objects import cluster_lines
 from gpunode.report.plain import Indent, Part, lines, plain
-from gpunode.report.plans import LEGEND, WORDS, failure, headline, plan_lines, status_of, summary_text
+from gpunode.report.plans import (
+    LEGEND,
+    WORDS,
+    failure,
+    headline,
+    plan_lines,
+    status_of,
+    step_name,
+    summary_text,
+)
 from gpunode.report.runs import cell_text, without_same_node
+from gpunode.wording import Command, several
 
 if TYPE_CHECKING:
     from gpunode.cluster.objects.difference import Difference
     from gpunode.engine.reporter import Reporter
 
 BAD = ("failed", "refused", "unreachable", "broken", "not verified")
+UNPROVEN = "not verified in this run"  # as its batch did not begin
 STYLES = {
     "to change": "yellow",
     "changed": "green",
@@ -69,6 +83,7 @@ class Card:
     shown: Outcome | None = None  # with the plan that was shown
     links: Sequence[Verdict] = ()
     result: tuple[str, str] | None = None  # of provision: whether it is verified, and what shows it
+    code: str = ""  # why it is not verified
     events: list[tuple[float, str]] = field(default_factory=list)  # seconds, message
     ended: float = 0.0
 
@@ -100,7 +115,8 @@ class Card:
         if self.result is not None:
             return GPUS.sub("", first(self.result[1]))
         steps = self.outcome.plan.steps if self.outcome and self.outcome.plan else ()
-        return ", ".join(step.step for step in steps if step.changes)
+        reload = bool(self.outcome and self.outcome.disturbs and self.outcome.disturbs.reload)
+        return ", ".join(step_name(step.step, reload=reload) for step in steps if step.changes)
 
     @property
     def headline(self) -> str:
@@ -141,7 +157,7 @@ class Card:
     def spans(self) -> list[Span]:
         """Its timeline: what it did until it did the next thing."""
         starts = [at for at, _ in self.events]
-        if not starts:
+        if not starts or self.status == UNPROVEN:  # it was probed for the plan, and then waited
             return []
         ends = [*starts[1:], max(self.ended, starts[-1])]
         did = [
@@ -159,6 +175,31 @@ class Cause:
     style: str
     cause: str
     hosts: list[str]
+
+    @property
+    def names(self) -> list[str]:
+        return ranges(self.hosts)
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Hosts of one machine's kind with the same plan and end; of chains each host is one of its own."""
+
+    cards: list[Card]
+
+    @property
+    def name(self) -> str:
+        return ", ".join(ranges([card.name for card in self.cards]))
+
+
+def groups(cards: Iterable[Card]) -> list[Group]:
+    """The cards of equal hosts together, what is bad first."""
+    alike: dict[object, list[Card]] = {}
+    for card in sorted(cards, key=lambda card: card.style != "red"):
+        own = card.links or card.style == "red"
+        key = card.name if own else (card.status, card.headline, tuple(card.lines))
+        alike.setdefault(key, []).append(card)
+    return [Group(same) for same in alike.values()]
 
 
 def causes(cards: Iterable[Card]) -> list[Cause]:
@@ -270,14 +311,25 @@ def _without_empty(table: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _open(cards: Iterable[Card]) -> set[str]:
-    """Names of the hosts that are shown open: what is bad, and of equal plans that wait the first."""
-    names: dict[object, str] = {}
-    for card in cards:
-        waits = card.status == WORDS["planned"]
-        if waits or card.style == "red":
-            names.setdefault(tuple(card.lines) if waits else card.name, card.name)
-    return set(names.values())
+def what_happened(cards: Iterable[Card], batch: tuple[int, int], *, ended: bool, left: bool) -> str:
+    """The first line of a run that did not finish: `Paused after batch 1 of 5: 1 host verified, 7 not begun.`; "" for any other.
+    `batch`: the last that began, and of how many; `ended`: the run reported its end; `left`: it reported unfinished hosts."""
+    cards = list(cards)
+    codes = {card.code for card in cards}
+    failed = any(card.style == "red" for card in cards)
+    if not (left or (batch[1] and not ended)):
+        return ""
+    word = "Aborted" if not ended else "Paused" if PAUSED in codes else "Failed" if failed else "Stopped"
+    where = f" {'in' if word in ('Aborted', 'Failed') else 'after'} batch {batch[0]} of {batch[1]}"
+    counts = Counter("not begun" if card.status == UNPROVEN else card.status for card in cards)
+    (state, number), *rest = counts.most_common() if "verified" not in counts else _first(counts, "verified")
+    hosts = ", ".join([f"{several(number, 'host')} {state}", *(f"{count} {name}" for name, count in rest)])
+    return f"{word}{where if batch[1] else ''}: {hosts}."
+
+
+def _first(counts: Counter[str], name: str) -> list[tuple[str, int]]:
+    """The counts, this one first."""
+    return sorted(counts.items(), key=lambda item: item[0] != name)
 
 
 def _with_code(text: str) -> Markup:
@@ -322,6 +374,9 @@ class Page:
             "errors": [],
             "notes": [],
         }
+        self.resume = str(Command("resume"))  # with the inventory, where that is not the usual one
+        self._batch = (0, 0)  # the last that began, and of how many
+        self._ended = self._left = False  # see `what_happened`
         self._cluster: list[Part] = []
         self._changes = 0
         self.ask = report.ask
@@ -335,12 +390,15 @@ class Page:
 
     def event(self, event: Event) -> None:
         self._report.event(event)
+        if "batches" in event.data:
+            self._batch = int(str(event.data["batch"])), int(str(event.data["batches"]))
         if event.host and event.type != "progress":
             self._card(event.host).events.append((self._now(), event.message))
 
     def outcome(self, outcome: Outcome) -> None:
         self._report.outcome(outcome)
         self._keep([outcome])
+        self._card(outcome.host).ended = self._now()
 
     def plans(self, outcomes: Sequence[Outcome], *, diff: bool | None = None) -> None:
         self._report.plans(outcomes, diff=diff)
@@ -365,8 +423,7 @@ class Page:
     def rows(self, kind: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
         self._report.rows(kind, columns, rows)
         if kind == "verified":
-            for host, _, result, proof, *_ in rows:
-                self._card(str(host)).result = (str(result), str(proof))
+            rows = [self._keep_proof(columns, row) for row in rows]
         if kind == "object" and self._cluster:  # its plan has them
             return
         columns, rows = without_same_node(kind, columns, rows)
@@ -382,6 +439,14 @@ class Page:
             else:  # they come host by host
                 same["rows"] += cells
 
+    def _keep_proof(self, columns: Sequence[str], row: Sequence[object]) -> Sequence[object]:
+        """Keep how a run ended on a host. The row, as the page has it: what was not begun is not bad."""
+        cells: dict[str, Any] = dict(zip(columns, row, strict=True))
+        card, code = self._card(str(cells["host"])), str.__str__(cells.get("code", ""))
+        result = UNPROVEN if code in NOT_BEGUN else str(cells["result"])
+        card.result, card.code = (result, str(cells["proof"])), code
+        return list({**cells, "result": result}.values())
+
     def problem(self, problem: Problem, host: str | None = None) -> None:
         self._report.problem(problem, host)
         self.add_failure(problem)
@@ -392,13 +457,19 @@ class Page:
 
     def note(self, text: str) -> None:
         self._report.note(text)
-        self._view["summary" if isinstance(text, Headline) else "notes"].append(text)
+        if isinstance(text, Headline):
+            self._view["summary"].append(f"Planned: {text}")
+        elif not isinstance(text, Brief):
+            self._view["notes"].append(text)
 
     def summary(self, outcomes: Sequence[Outcome], *, cluster: int | None = 0, after: str = "") -> None:
         self._report.summary(outcomes, cluster=cluster, after=after)
         self._keep(outcomes)
-        self._view["summary"].append(summary_text(outcomes, self._now(), cluster))
-        self._view["notes"] += [after] if after else []
+        self._ended, self._left = True, bool(after)
+        proofs = Counter(card.status for card in self._cards.values() if card.result)
+        self._view["summary"].insert(0, summary_text(outcomes, self._now(), cluster, proofs))
+        if after and any(card.style == "red" for card in self._cards.values()):  # else the first line has it
+            self._view["notes"].append(after)
 
     def total(self, text: str, numbers: Mapping[str, object]) -> None:
         self._report.total(text, numbers)
@@ -416,12 +487,20 @@ class Page:
     def text(self) -> str:
         """The file's text."""
         cards = list(self._cards.values())
+        together = groups(cards)
+        waits = [group.name for group in together if group.cards[0].status == WORDS["planned"]]
+        happened = what_happened(cards, self._batch, ended=self._ended, left=self._left)
+        fix = "Fix the cause, then" if any(card.style == "red" for card in cards) else ""
         page = {
             **self._view,
             "tables": [_without_empty(table) for table in self._view["tables"]],
             "causes": causes(cards),
-            "open": _open(cards),
-            "cards": sorted(cards, key=lambda card: card.style != "red"),
+            "happened": " ".join(filter(None, (happened, fix, f"`{self.resume}` continues.")))
+            if happened
+            else "",
+            "open": {*waits, *(group.name for group in together if group.cards[0].style == "red")},
+            "groups": together,
+            "count": len(cards),
             "legend": LEGEND if any(card.shown and card.shown.plan for card in cards) else "",
             "statuses": list(dict.fromkeys(card.status for card in cards)),
             "cluster": with_styles(self._cluster),
@@ -436,8 +515,7 @@ class Page:
 
     def _keep(self, outcomes: Iterable[Outcome]) -> None:
         for outcome in outcomes:
-            card = self._card(outcome.host)
-            card.outcome, card.ended = outcome, self._now()
+            self._card(outcome.host).outcome = outcome
 
     def _now(self) -> float:
         return round(time.monotonic() - self._start, 3)

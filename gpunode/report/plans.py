@@ -167,9 +167,11 @@ def _count(number: int, what: str) -> str:
     return f"{number} {what}{'' if number == 1 else 's'}"
 
 
-def summary_text(outcomes: Sequence[Outcome], seconds: float, cluster: int | None) -> str:
-    """The last line: hosts by status, and what waits in the cluster (None: not checked)."""
-    counts = Counter(WORDS[status_of(outcome)] for outcome in outcomes)
+def summary_text(
+    outcomes: Sequence[Outcome], seconds: float, cluster: int | None, proofs: Mapping[str, int] | None = None
+) -> str:
+    """The last line: hosts by status, and what waits in the cluster (None: not checked). `proofs`: hosts by their end of a run."""
+    counts = proofs or Counter(WORDS[status_of(outcome)] for outcome in outcomes)
     parts = ", ".join(f"{count} {word}" for word, count in counts.items())
     hosts = f"{len(outcomes)} host{'' if len(outcomes) == 1 else 's'}"
     waits = f"{cluster} change{' waits' if cluster == 1 else 's wait'}"

@@ -142,7 +142,8 @@ def reviewed(rows: Sequence[Sequence[Any]]) -> Iterator[Part]:
         shown = []
         for change in changes:
             what = change["what"] if host is not None else _to_do(change["what"])
-            shown.append({**change, "what": what, "sign": REVIEWED})
+            step = step_name(change["step"], reload=bool(disturbs and disturbs.reload))
+            shown.append({**change, "step": step, "what": what, "sign": REVIEWED})
         yield from _changes(shown)
         if disturbs:
             yield from ("   ", ("disturbs   ", "dim"), f"   {sentence(disturbs)}\n")

@@ -11,11 +11,26 @@ from pathlib import Path
 import pytest
 
 from gpunode.cluster.objects.difference import Difference
-from gpunode.engine.reporter import Headline
+from gpunode.engine.reporter import Brief, ForPrograms, Headline
 from gpunode.errors import Problem
-from gpunode.model import Event, Host, Outcome, Plan, Service, Ssh, StepPlan, Title, Verdict, WriteFile
+from gpunode.model import (
+    Disturbance,
+    Disturbed,
+    Event,
+    Host,
+    Outcome,
+    Plan,
+    Reboot,
+    Service,
+    Ssh,
+    StepPlan,
+    Title,
+    Verdict,
+    WriteFile,
+)
 from gpunode.report import make
 from gpunode.report.page import Page
+from gpunode.report.runs import reviewed
 from tests.unit.test_verify import right
 
 HOSTS = ["gpu-1", "gpu-2", "gpu-3"]
@@ -137,7 +152,7 @@ def test_the_fleet_is_reported_by_cause_the_bad_ones_first(page: Page) -> None:
 
 def test_each_host_has_its_diff_its_gpus_and_its_timeline(page: Page) -> None:
     text = page.text()
-    card = text.split("<b>gpu-1</b>")[1].split('<details class="host"')[0]
+    card = text.split("<b>gpu-1, gpu-2</b>")[1].split('<details class="host"')[0]
     assert "/etc/docker/daemon.json" in card
     assert '<span class="green">' in card
     assert right()[1].gpus[0].uuid in card
@@ -201,10 +216,14 @@ def test_the_costs_are_on_top_and_commands_are_code(page: Page) -> None:
     assert "cluster prod" in text.split("</p>")[0]
 
 
-def test_of_equal_plans_the_first_is_open(page: Page) -> None:
-    """And what is bad; a host that is right is closed."""
-    opened = re.findall(r'<details class="host"[^>]*?( open)?>\s*<summary><b>([\w-]+)</b>', page.text())
-    assert [name for is_open, name in opened if is_open] == ["gpu-4", "gpu-1"]
+def test_equal_plans_are_shown_once_and_open(page: Page) -> None:
+    """And what is bad is open; a host that is right is closed. Each host of a group keeps its GPUs and its timeline."""
+    text = page.text()
+    opened = re.findall(r'<details class="host"[^>]*?( open)?>\s*<summary><b>([\w, -]+)</b>', text)
+    assert [name for is_open, name in opened if is_open] == ["gpu-4", "gpu-1, gpu-2"]
+    assert text.count("/etc/docker/daemon.json") == 1
+    assert "<details><summary>gpu-1</summary>" in text
+    assert "<details><summary>gpu-2</summary>" in text
 
 
 def test_a_table_has_no_empty_column_and_a_long_one_is_folded(page: Page) -> None:
@@ -240,6 +259,93 @@ def test_a_run_says_of_each_plan_whether_it_was_made(page: Page) -> None:
     assert made.lines[0].text.strip() == "these changes were made"
     assert left.lines[0].text.strip() == "none of these changes was made"
     assert "<code>gpunode resume</code> continues." in page.text()
+
+
+PROOF = ("host", "node", "result", "proof", "layer", "code")
+BATCH = {
+    "run": "1",
+    "state": "running",
+    "hosts": 3,
+    "finished": 0,
+    "bad": 0,
+    "since": 0.0,
+    "batch": 1,
+    "batches": 5,
+    "left": 9.0,
+}
+
+
+def end_of_run(tmp_path: Path, second: tuple[str, ...]) -> Page:
+    """A run of three right hosts in five batches: the first is verified, `second` is the second's row, the run was paused before the third."""
+    page = Page(make(json=True, quiet=True), tmp_path / "report.html", "gpunode provision · inventory.yaml")
+    facts = right()[1]
+    outcomes = [Outcome(name, "right", facts) for name in HOSTS]
+    page.note(Headline("3 hosts: about 2 min"))
+    for outcome in outcomes:
+        page.event(Event("stage", outcome.host, "probe"))
+        page.outcome(outcome)
+    page.plans(outcomes)
+    page.event(Event("stage", None, "batch 1 of 5", BATCH))
+    page.note(Brief("Skipped: gpu-3 and 9 more: the run was paused."))
+    skipped = (
+        "gpu-3",
+        "",
+        "not verified",
+        "skipped: the run was paused",
+        ForPrograms(""),
+        ForPrograms("run-paused"),
+    )
+    page.rows("verified", PROOF, [("gpu-1", "gpu-1", "verified", "4 GPUs", "", ""), second, skipped])
+    page.resume = "gpunode resume lab.yaml"
+    page.summary(outcomes, after="Not done: gpu-2 and 9 more.")
+    return page
+
+
+def test_a_paused_run_has_that_and_the_next_command_on_top(tmp_path: Path) -> None:
+    """Then how its hosts ended, each with one state on the whole page; what it would cost was planned."""
+    skipped = ("gpu-2", "", "not verified", "skipped: the run was paused", "", ForPrograms("run-paused"))
+    text = end_of_run(tmp_path, skipped).text()
+    body = text[text.index("</h1>") :]
+    first = "Paused after batch 1 of 5: 1 host verified, 2 not begun. <code>gpunode resume lab.yaml</code> continues."
+    assert body.startswith(f'</h1>\n<p class="bold">{first}</p>')
+    assert "1 verified, 2 not verified in this run</p>" in body
+    assert "<p>Planned: 3 hosts: about 2 min</p>" in body
+    assert body.index("3 hosts in ") < body.index("Planned:") < body.index("Results")
+    assert "up to date" not in body
+    assert not re.search(r'class="(\w+ )?red"', body)
+    assert not re.search("not verified(?! in this run)", body)
+    assert " more" not in body
+    assert body.count('class="time"') == 1  # a host that did not begin has no timeline
+
+
+def test_a_failed_run_has_that_on_top(tmp_path: Path) -> None:
+    failed = ("gpu-2", "gpu-2", "not verified", "gpu-2 is NotReady", "node", ForPrograms("node-not-ready"))
+    page = end_of_run(tmp_path, failed)
+    page._cards["gpu-3"].code = "stopped"
+    assert (
+        "Failed in batch 1 of 5: 1 host verified, 1 not verified, 1 not begun. Fix the cause, then <code>"
+        in page.text()
+    )
+
+
+def test_an_aborted_run_has_that_on_top(page: Page) -> None:
+    page._ended = False
+    page.event(Event("stage", None, "batch 2 of 5", {**BATCH, "batch": 2}))
+    assert '<p class="bold">Aborted in batch 2 of 5: ' in page.text()
+
+
+def test_a_reload_of_the_modules_is_called_so_wherever_it_is(tmp_path: Path) -> None:
+    page = Page(make(json=True, quiet=True), tmp_path / "report.html", "t")
+    steps = (StepPlan("reboot", (Reboot("the new driver is used then"),)),)
+    disturbed = Disturbed(Disturbance(reboot=True), reload=True)
+    page.plans([Outcome("a", "planned", right()[1], plan=Plan("a", steps), disturbs=disturbed)])
+    text = page.text()
+    assert '<td data-name="cause">modules</td>' in text
+    assert not re.search(">reboot ", text)
+    change = {"step": "reboot", "what": "reload the modules", "why": "", "notes": ()}
+    shown = "".join(map(str, reviewed([("a", "", 0, disturbed, [change])])))
+    assert "modules" in shown
+    assert "reboot     " not in shown
 
 
 def test_on_a_narrow_screen_a_uuid_ends_after_eight_digits(page: Page) -> None:
