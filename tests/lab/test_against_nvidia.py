@@ -340,13 +340,16 @@ def after_xids(pair: Pair, *xids: str, last: str, **env: str) -> tuple[set[str],
         indexes = {
             each: (await kubelet.allocate(each)).envs["NVIDIA_VISIBLE_DEVICES"] for each in kubelet.devices()
         }
-        for gpu, xid in enumerate(xids):
-            within.run("lab-gpu", "xid", str(gpu), xid)
 
         def unhealthy() -> set[str]:
             return {indexes[plugin] for plugin, health in kubelet.devices().items() if health == "Unhealthy"}
 
-        await kubelet.until(lambda: last in unhealthy(), 10)
+        for _ in range(10):  # NVIDIA's registers first, and listens to the driver some time later
+            for gpu, xid in enumerate(xids):
+                within.run("lab-gpu", "xid", str(gpu), xid)
+            with contextlib.suppress(asyncio.TimeoutError):
+                await kubelet.until(lambda: last in unhealthy(), 1)
+                break
         return unhealthy()
 
     return pair.ask(sick, GPU, DEVICE_ID_STRATEGY="index", **env)
