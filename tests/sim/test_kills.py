@@ -39,13 +39,8 @@ def demo() -> Iterator[Demo]:
         yield made
 
 
-NEVER = (
-    "finished",
-    "in use",
-    "undone",
-    "kept",
-    "forgotten",
-)  # of a run that has changes, provisions, and proves
+# States that a run with changes, which provisions and proves, never comes to.
+NEVER = ("finished", "in use", "undone", "kept", "forgotten")
 
 
 @dataclass(frozen=True)
