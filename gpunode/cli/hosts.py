@@ -245,20 +245,10 @@ def abort(*, common: options.Common) -> int:
         return rollout.abort(work)
 
 
-Uuid = Annotated[
-    str,
-    typer.Argument(
-        help="The GPU's UUID, from `gpunode status --json` or `nvidia-smi -L`.",
-        metavar="UUID",
-        show_default=False,
-    ),
-]
-
-
 @visits_hosts
 def cordon_gpu(
     *,
-    uuid: Uuid,
+    gpu: options.Gpu,
     reason: Annotated[
         str,
         typer.Option(
@@ -275,7 +265,7 @@ def cordon_gpu(
     The note is a file on the host: it survives restarts of plugin, kubelet and host, and needs no Kubernetes rights. `status`,
     `verify` and `plugin status` show operator, reason and time, and do not count the GPU as a fault.
 
-    Example: gpunode cordon-gpu GPU-3f1c… --reason 'fan is broken' inventory.yaml
+    Example: gpunode cordon-gpu gpu-03/5 --reason 'fan is broken' inventory.yaml
     """
     from gpunode.commands import cordon_gpu as cordons
     from gpunode.errors import UsageError
@@ -283,19 +273,19 @@ def cordon_gpu(
     if not reason.strip():
         raise UsageError("--reason is empty", hint="Say why: `--reason 'fan is broken'`.")
     with session(common, accepted=yes) as work:
-        return cordons.cordon_gpu(work, uuid, reason.strip(), yes=yes)
+        return cordons.cordon_gpu(work, gpu, reason.strip(), yes=yes)
 
 
 @visits_hosts
-def uncordon_gpu(*, uuid: Uuid, yes: options.Yes = False, common: options.Common) -> int:
+def uncordon_gpu(*, gpu: options.Gpu, yes: options.Yes = False, common: options.Common) -> int:
     """Return a GPU that `cordon-gpu` took out.
 
-    Example: gpunode uncordon-gpu GPU-3f1c… inventory.yaml
+    Example: gpunode uncordon-gpu gpu-03/5 inventory.yaml
     """
     from gpunode.commands import cordon_gpu as cordons
 
     with session(common, accepted=yes) as work:
-        return cordons.cordon_gpu(work, uuid, None, yes=yes)
+        return cordons.cordon_gpu(work, gpu, None, yes=yes)
 
 
 @visits_hosts

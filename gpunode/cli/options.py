@@ -149,6 +149,14 @@ Batch = Annotated[
     typer.Option(help="Finish N hosts, or N% of them, before the next batch starts.", metavar="N|N%"),
 ]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Apply without asking.")]
+Gpu = Annotated[
+    str,
+    typer.Argument(
+        help="The GPU's node and index, as `gpunode status` shows them, or its UUID or the beginning of it.",
+        metavar="NODE/INDEX|UUID",
+        show_default=False,
+    ),
+]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

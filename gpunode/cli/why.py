@@ -78,9 +78,7 @@ def node(
 @visits_hosts
 def gpu(
     *,
-    uuid: Annotated[
-        str, typer.Argument(help="The GPU's UUID, or its beginning.", metavar="UUID", show_default=False)
-    ],
+    gpu: options.Gpu,
     common: options.InCluster,
 ) -> int:
     """Show a GPU's node and pod, and explain why it is unhealthy, cordoned or not accepted.
@@ -88,12 +86,12 @@ def gpu(
     A kubeconfig is enough. With an inventory, the hosts are asked for a GPU that no device plugin lists. Changes nothing. Exit
     code 1: a cause is named; 0: the GPU is fine; 7: the GPU is unknown.
 
-    Example: gpunode why gpu GPU-3f1c
+    Example: gpunode why gpu gpu-03/5
     """
     from gpunode.commands.why import why_gpu
 
     with session(common) as work:
-        return why_gpu(work, uuid, hosts=not common.alone)
+        return why_gpu(work, gpu, hosts=not common.alone)
 
 
 def explain(

@@ -3,38 +3,34 @@
 from __future__ import annotations
 
 import getpass
-import re
 import socket
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 
 from gpunode.contract.cordons import Cordon
 from gpunode.contract.times import utc
-from gpunode.engine import converge, exit_codes
+from gpunode.engine import converge, exit_codes, nodes
 from gpunode.engine.member import Member, outcomes
-from gpunode.engine.reporter import confirm
+from gpunode.engine.reporter import confirm, progress
 from gpunode.engine.session import Session
-from gpunode.errors import CannotPlan, Refused, UsageError
+from gpunode.errors import CannotPlan, ClusterError, Refused, UsageError
 from gpunode.links.plugin import cordons
+from gpunode.links.plugin.usage import WHOLE, GpuName, parse_gpu, read_usage
 from gpunode.model import Plan, StepPlan
 from gpunode.wording import advise, few
 
 STEP = "cordon"
-WHOLE = re.compile(r"GPU-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
-def cordon_gpu(session: Session, uuid: str, reason: str | None, *, yes: bool) -> int:
-    """Cordon the GPU, or uncordon it (`reason` None), on the session's host that has it; the exit code. `uuid`: or the start of one."""
+def cordon_gpu(session: Session, text: str, reason: str | None, *, yes: bool) -> int:
+    """Cordon the GPU, or uncordon it (`reason` None), on the session's host that has it; the exit code. `text`: the GPU's name."""
     reporter = session.reporter
-    if not uuid.startswith("GPU-"):
-        raise UsageError(
-            f"{uuid} is no UUID of a GPU",
-            hint="It begins with GPU-, as `nvidia-smi -L` shows it. A MIG device goes with its GPU.",
-        )
-    members = session.for_each_host(converge.probe_and_plan, plans=False)
+    name = parse_gpu(text)
+    members = session.for_each_host(converge.probe_and_plan, _choose_hosts(session, name), plans=False)
     unseen = [member for member in members if member.facts is None]
     reporter.failures(outcomes(unseen))
-    member, uuid = _find_gpu(session, members, uuid)
+    member, uuid = _find_gpu(session, members, name)
     assert member.facts is not None
     assert member.outcome is not None
     cordon = None
@@ -71,18 +67,42 @@ def cordon_gpu(session: Session, uuid: str, reason: str | None, *, yes: bool) ->
     return 0
 
 
-def _find_gpu(session: Session, members: Sequence[Member], uuid: str) -> tuple[Member, str]:
+def _choose_hosts(session: Session, name: GpuName) -> Sequence[Member]:
+    """The host of the GPU's node; of a whole UUID, of the node that lists it. Every host, where the cluster does not know."""
+    members = [Member(host) for host in session.hosts]
+    if name.node is None and (len(members) == 1 or not name.is_whole):
+        return members
+    named = [member for member in members if name.node and name.node in (member.host.name, member.host.node)]
+    if named:
+        return named
+    with suppress(ClusterError):
+        api = nodes.connect(session.inventory)
+        node = name.node
+        if node is None:
+            there, pods = api.find("Node")[0], api.find("Pod")[0]
+            usages = read_usage(api, session.inventory.cluster.namespace, there, pods)
+            node = next((usage.node for usage in usages for gpu in usage.gpus if gpu.uuid == name.uuid), None)
+        located = nodes.locate(api, members, seconds=0, notify=progress(session.reporter))
+        named = [member for member in located if member.node and member.node.name == node]
+    return named if named or name.node else members
+
+
+def _find_gpu(session: Session, members: Sequence[Member], name: GpuName) -> tuple[Member, str]:
     """The host that has this GPU, or has it cordoned, and its whole UUID. A lost GPU is not listed: its whole UUID counts on the one
     host that was selected.
 
     Raises Refused, and UsageError for the start of several UUIDs.
     """
+    uuid = name.text
     known = {
         each: member
         for member in members
         if member.facts
-        for each in (*(gpu.uuid for gpu in member.facts.gpus), *cordons.read(member.facts))
-        if each.startswith(uuid)
+        for each, index in (
+            *((gpu.uuid, str(gpu.index)) for gpu in member.facts.gpus),
+            *((each, "") for each in cordons.read(member.facts)),
+        )
+        if name.fits(name.node or "", index, each)
     }
     if uuid in known:
         return known[uuid], uuid

@@ -32,7 +32,7 @@ from gpunode.links.node import GPU_LABEL, Node, drain, parse
 from gpunode.links.node.closed import why_closed
 from gpunode.links.plugin import cordons
 from gpunode.links.plugin.other_owners import dra_owners
-from gpunode.links.plugin.usage import NodeUsage, read_usage
+from gpunode.links.plugin.usage import GpuName, NodeUsage, parse_gpu, read_usage
 from gpunode.links.pod import pending, symptom
 from gpunode.links.pod.pending import Waiting
 from gpunode.links.pod.work import REFUSED, judge_work
@@ -134,18 +134,20 @@ def why_node(session: Session, name: str, *, hosts: bool) -> int:
     return report(session, f"node {name}", "wrong" if problems else "fine", text, problems, fine=True)
 
 
-def why_gpu(session: Session, uuid: str, *, hosts: bool) -> int:
-    """Report where the GPU is, who has it, and why it takes no pods; the exit code. `uuid`: its beginning is enough."""
-    if not uuid.startswith("GPU-"):
-        hint = "Give a UUID such as GPU-3f1c… (`gpunode status --json`). For a MIG device give its GPU's."
-        raise UsageError(f"{uuid} is no UUID of a GPU", hint=hint)
+def why_gpu(session: Session, text: str, *, hosts: bool) -> int:
+    """Report where the GPU is, who has it, and why it takes no pods; the exit code. `text`: the GPU's name."""
+    name = parse_gpu(text)
     cluster = read_cluster(session, hosts=hosts)
-    usages = cluster.usage()
-    seen = [(usage, gpu) for usage in usages for gpu in usage.gpus if gpu.uuid.startswith(uuid)]
+    if name.node and _find_item(cluster, name.node) is None:
+        raise _not_there("node", name.node, [item["metadata"]["name"] for item in cluster.nodes])
+    usages = cluster.usage([name.node] if name.node else None)
+    seen = [
+        (usage, gpu) for usage in usages for gpu in usage.gpus if name.fits(usage.node, gpu.index, gpu.uuid)
+    ]
     if len(seen) > 1:
-        raise UsageError(f"{len(seen)} GPUs begin with {uuid}", hint="Give more of the UUID.")
+        raise UsageError(f"{len(seen)} GPUs begin with {text}", hint="Give more of the UUID.")
     if not seen:
-        return _why_gpu_gone(cluster, uuid, usages)
+        return _why_gpu_gone(cluster, name, usages)
     ((usage, gpu),) = seen
     item = _item(cluster, usage.node)
     problems = [*_judge_gpu(gpu, parse(item)), *why_closed(item)]
@@ -333,17 +335,22 @@ def _stamp_of(uuid: str, node: Node) -> Stamp | None:
     return stamp if stamp and uuid in (*stamp.uuids, *stamp.failed) else None
 
 
-def _why_gpu_gone(cluster: Cluster, uuid: str, usages: Sequence[NodeUsage]) -> int:
+def _why_gpu_gone(cluster: Cluster, gpu_name: GpuName, usages: Sequence[NodeUsage]) -> int:
     """For a GPU that no plugin lists: the host that has it, else the node whose acceptance has it, else nodes that do not answer."""
     problems: list[Problem] = []
+    uuid = gpu_name.text
     last = [node for node in map(parse, cluster.nodes) if uuid in node.accepted]
-    members = _probe_all(cluster)
+    members = probe(cluster, [gpu_name.node]) if gpu_name.node else _probe_all(cluster)
     for member in members:
-        assert member.facts is not None
-        gpu = next((gpu for gpu in member.facts.gpus if gpu.uuid.startswith(uuid)), None)
-        full = next((full for full in cordons.read(member.facts) if full.startswith(uuid)), "")
+        if member.facts is None:
+            continue
+        name = member.node.name if member.node else member.host.name
+        gpu = next(
+            (gpu for gpu in member.facts.gpus if gpu_name.fits(name, str(gpu.index), gpu.uuid)),
+            None,
+        )
+        full = next((full for full in cordons.read(member.facts) if gpu_name.fits("", "", full)), "")
         if gpu or full:
-            name = member.node.name if member.node else member.host.name
             text = f"{gpu.uuid if gpu else full} is of host {member.host.name}; its plugin does not list it"
             if full:
                 why = cordons.read(member.facts)[full].why

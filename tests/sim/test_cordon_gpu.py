@@ -36,11 +36,12 @@ def test_a_cordoned_gpu_takes_no_new_pods_and_is_no_fault(demo: Demo) -> None:
     job(api, "before", HOST, 600)
     until(lambda: api.ask("GET", f"{JOBS}/before")[1]["status"].get("phase") == "Running")
 
-    def in_use() -> list[str]:
+    def in_use() -> list[tuple[str, str]]:
         _, seen = run(demo, "status", "inventory.yaml")
-        return [line["uuid"] for line in seen if line["type"] == "gpu" and "default/before" in line["pods"]]
+        gpus = [line for line in seen if line["type"] == "gpu"]
+        return [(line["uuid"], line["gpu"]) for line in gpus if "default/before" in line["pods"]]
 
-    (used,) = until(in_use)
+    ((used, index),) = until(in_use)
 
     code, seen = run(demo, "cordon-gpu", used, "inventory.yaml", "--reason", "fan is broken", "--yes")
 
@@ -77,7 +78,7 @@ def test_a_cordoned_gpu_takes_no_new_pods_and_is_no_fault(demo: Demo) -> None:
     assert code == 0, operators.output(demo)
     until(lambda: allocatable(api) == "2")
     assert not (demo.states[HOST].root / PATH.lstrip("/")).exists()
-    code, seen = run(demo, "uncordon-gpu", used, "inventory.yaml", "--yes")
+    code, seen = run(demo, "uncordon-gpu", f"{HOST}/{index}", "inventory.yaml", "--yes")
     assert (code, [line["result"] for line in seen if line["type"] == "cordon"]) == (
         0,
         ["already uncordoned"],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -9,7 +10,7 @@ from gpunode.cluster import pods
 from gpunode.cluster.api import Api, side_by_side
 from gpunode.cluster.api.kinds import Object, path
 from gpunode.contract.usage import PATH, Gpu, Newer, loads
-from gpunode.errors import ClusterError, Problem
+from gpunode.errors import ClusterError, Problem, UsageError
 from gpunode.links import node as nodes
 from gpunode.links.node import GPU_LABEL, Node
 from gpunode.links.plugin import daemonset, published
@@ -17,6 +18,35 @@ from gpunode.links.plugin.published import CONTAINER, UPDATE
 from gpunode.wording import advise
 
 RESOURCES = (pods.GPU, pods.SHARED, pods.MEMORY)
+GPU_NAME = re.compile(r"(?P<uuid>GPU-[0-9a-zA-Z-]*)|(?P<node>[^/]+)/(?P<index>[0-9]+)")
+WHOLE = re.compile(r"GPU-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+
+
+@dataclass(frozen=True, slots=True)
+class GpuName:
+    """A GPU as a user names it: by the beginning of its UUID, or by its node and its index there."""
+
+    text: str
+    uuid: str | None
+    node: str | None
+    index: str | None
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether it names one GPU of all."""
+        return bool(self.node or WHOLE.fullmatch(self.text))
+
+    def fits(self, node: str, index: str, uuid: str) -> bool:
+        """Whether it names this GPU."""
+        return uuid.startswith(self.uuid) if self.uuid else (self.node, self.index) == (node, index)
+
+
+def parse_gpu(text: str) -> GpuName:
+    """Raises UsageError for what names no GPU."""
+    if match := GPU_NAME.fullmatch(text):
+        return GpuName(text, **match.groupdict())
+    hint = "Give NODE/INDEX, as `gpunode status` shows it, or a UUID such as GPU-3f1c. For a MIG device give its GPU's."
+    raise UsageError(f"{text} names no GPU", hint=hint)
 
 
 @dataclass(frozen=True, slots=True)

@@ -323,14 +323,15 @@ def test_a_node_is_told_why_it_takes_no_pods_or_fewer(
     assert [reason["code"] for reason in read(result)[1]] == codes
 
 
-def test_a_gpu_is_found_by_the_beginning_of_its_uuid(
+def test_a_gpu_is_found_by_the_beginning_of_its_uuid_or_by_node_and_index(
     why: Why, fake: FakeApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     add_node(fake, "n1", 2, labels=GPU_NODE)
     cordoned = Reason("cordoned", "cordoned by ann since 2026-01-01T00:00:00Z: fan")
-    use(monkeypatch, NodeUsage("n1", (gpu("GPU-1a", "ml/a"), gpu("GPU-2b", unhealthy=cordoned))))
+    second = replace(gpu("GPU-2b", unhealthy=cordoned), index="1")
+    use(monkeypatch, NodeUsage("n1", (gpu("GPU-1a", "ml/a"), second)))
 
-    fine, out = why("gpu", "GPU-1", "--json"), why("gpu", "GPU-2", "--json")
+    fine, out = why("gpu", "GPU-1", "--json"), why("gpu", "n1/1", "--json")
 
     assert fine.exit_code == 0, fine.output
     assert read(fine)[0]["text"] == "GPU-1a is GPU 0 (H100) of node n1, in use by ml/a (1 nvidia.com/gpu)"
@@ -368,6 +369,8 @@ def test_what_is_no_gpu_is_a_mistake(why: Why, fake: FakeApi) -> None:
     assert isinstance(why("gpu", "MIG-1").exception, UsageError)
     add_node(fake, "n1", 1)
     assert isinstance(why("node", "n2").exception, UsageError)
+    assert isinstance(why("gpu", "n2/0").exception, UsageError)
+    assert why("gpu", "n1/7").exit_code == 7
 
 
 @pytest.mark.parametrize("name", ["a/b/c", "/b", "a/", "/"])
