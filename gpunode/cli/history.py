@@ -88,10 +88,11 @@ def show(
 
     named = options.origin(invocation) != options.DEFAULT or inventory.exists()
     reporter = report.make(json=json, quiet=False)
-    diff = json if diff is None else diff
     if plan := plan_file.read(Path(run)):
         raise typer.Exit(show_plan(reporter, Path(run), plan, diff=diff))
-    raise typer.Exit(show_run(reporter, run, inventory, of_all=not named, diff=diff))
+    raise typer.Exit(
+        show_run(reporter, run, inventory, of_all=not named, diff=json if diff is None else diff)
+    )
 
 
 def pause(

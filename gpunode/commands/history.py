@@ -5,16 +5,17 @@ from __future__ import annotations
 import shlex
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict
 from datetime import datetime, timezone
 from pathlib import Path
 
 from gpunode.engine import history, record
 from gpunode.engine.phases import PHASES
-from gpunode.engine.plan_file import PlanFile, ReviewedChange
+from gpunode.engine.plan_file import PlanFile
 from gpunode.engine.record import BEGUN, CLUSTER, NOT_STARTED, RecordedRun
-from gpunode.engine.reporter import Counts, Duration, ForPrograms, Moment, Names, Reporter, Silent
+from gpunode.engine.reporter import Counts, Duration, ForPrograms, Headline, Moment, Names, Reporter, Silent
+from gpunode.engine.shown import ShownPlan
 from gpunode.errors import GpunodeError
 from gpunode.local import files
 from gpunode.wording import several
@@ -64,17 +65,17 @@ def show_run(reporter: Reporter, name: str, inventory: Path, *, of_all: bool, di
     return 0
 
 
-def show_plan(reporter: Reporter, path: Path, plan: PlanFile, *, diff: bool) -> int:
+def show_plan(reporter: Reporter, path: Path, plan: PlanFile, *, diff: bool | None) -> int:
     """Report a plan that `plan --out` wrote to this path; the exit code."""
-    rows: list[tuple[object, ...]] = [
-        (host.name, host.problem, host.disturbed, host.disturbs, list(_reviewed(host.changes, diff=diff)))
+    rows = [
+        (host.name, host.problem, host.disturbed, host.disturbs, ShownPlan(host, diff=diff))
         for host in plan.hosts
     ]
-    if plan.cluster:
-        rows.append((None, "", None, None, list(_reviewed(plan.cluster, diff=diff))))
     reporter.rows("reviewed", REVIEWED, rows)
+    if plan.context:
+        reporter.cluster(plan.context, plan.cluster, diff=diff)
     if plan.costs:
-        reporter.note(plan.costs)
+        reporter.note(Headline(plan.costs))
     sums = f"{sum(bool(host.changes) for host in plan.hosts)} to change"
     bad = sum(bool(host.problem) for host in plan.hosts)
     sums += f", {bad} without a plan" if bad else ""
@@ -86,12 +87,6 @@ def show_plan(reporter: Reporter, path: Path, plan: PlanFile, *, diff: bool) -> 
         f"{several(len(plan.hosts), 'host')}: {sums}. {made} {apply}", {"hosts": len(plan.hosts), **facts}
     )
     return 0
-
-
-def _reviewed(changes: Iterable[ReviewedChange], *, diff: bool) -> Iterator[dict[str, object]]:
-    for change in changes:
-        more = {"diff": change.diff} if diff else {}
-        yield {"step": change.step, "what": change.what, "why": change.why, "notes": change.notes, **more}
 
 
 def _row(run: RecordedRun, *, whole: bool) -> tuple[object, ...]:

@@ -74,7 +74,8 @@ def show_plan(
     costs = report_costs(session, order, members, shown, accepted=True)
     if out is not None:
         replaced = " The earlier plan there is replaced." if out.exists() else ""
-        plan_file.write(out, plan_file.make(Path(inventory.path), members, shown.changes, costs))
+        context = api.access.context if api and objects is not None else ""
+        plan_file.write(out, plan_file.make(Path(inventory.path), members, shown.changes, context, costs))
         reporter.note(f"The plan is in {out}: `gpunode provision {out}` applies exactly this plan.{replaced}")
     reporter.summary(outcomes(members), cluster=objects)
     code = (

@@ -27,7 +27,7 @@ from gpunode.engine.estimate import report_costs
 from gpunode.engine.member import Members, outcomes
 from gpunode.engine.plan_file import PlanFile
 from gpunode.engine.record import DONE, Record, RecordedRun, RunOptions
-from gpunode.engine.reporter import ANSWER, Reporter, confirm
+from gpunode.engine.reporter import ANSWER, Headline, Reporter, confirm
 from gpunode.engine.rollout import Hosts
 from gpunode.engine.session import Session
 from gpunode.errors import ClusterError, StalePlan
@@ -198,6 +198,8 @@ def _ask(
     if options.reviewed is not None:
         yes = _check_reviewed(session, members, cluster, options.reviewed, yes=yes)
         answered = f"as reviewed, the plan of {options.reviewed.by}" if yes else answered
+        if yes and not options.yes and costs:  # no question has them
+            session.reporter.note(Headline(costs))
     if not (costs or cluster.objects):
         return "", ""
     path = session.inventory.path

@@ -11,32 +11,27 @@ import hashlib
 import json
 import os
 import socket
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 from gpunode import __version__
-from gpunode.agent.redaction import redact, redact_values
+from gpunode.agent.redaction import redact
+from gpunode.cluster.objects.difference import Difference
 from gpunode.contract.times import utc
 from gpunode.engine import impact
 from gpunode.engine.member import Member
+from gpunode.engine.shown import ShownChange, ShownHost, digest, show_change, show_host
 from gpunode.errors import UnexpectedAnswer, UsageError
-from gpunode.host import answers, diff
-from gpunode.model import Change, Disturbed, Facts, Reboot
-from gpunode.planning import writers
+from gpunode.host import answers
+from gpunode.model import Change, Reboot
 from gpunode.wording import advise, few
 
-if TYPE_CHECKING:
-    from gpunode.cluster.objects.difference import Difference
-
 KEY = "gpunode_plan"  # the first key, with the format's version
-FORMAT = 1
+FORMAT = 2
 LARGEST = 64 << 20  # bytes
 BEGINS = f'{{"{KEY}":'  # without spaces
-# What no reviewer decides on: reasons, and who uses the GPUs at the moment.
-NOT_IDENTITY = ("why", "note", "ends", "fault")
 AGAIN = advise("`gpunode plan --out FILE` writes a new one.")
 REVIEW = advise("Plan again: `gpunode plan --out FILE`, review it, then provision it.")
 NAMED = 5
@@ -45,41 +40,18 @@ Code: TypeAlias = Literal["version", "inventory", "host", "machine", "plan", "di
 
 
 @dataclass(frozen=True, slots=True)
-class ReviewedChange:
-    """A change by its identity, with its text, and what its plan noted beside it: of a host's step, or of an object in the cluster (`step` "cluster")."""
-
-    id: str
-    step: str
-    what: str
-    why: str = ""
-    diff: tuple[str, ...] = ()
-    notes: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class ReviewedHost:
-    """A host's plan. `machine`: a hash of its machine id, which is confidential. `disturbed`: pods and processes that it disturbs; None: not known. `problem`: why it has no plan.
-    `disturbs`: for the reviewer; the number counts."""
-
-    name: str
-    machine: str
-    disturbed: int | None
-    changes: tuple[ReviewedChange, ...] = ()
-    problem: str = ""
-    disturbs: Disturbed | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class PlanFile:
-    """A written plan. `inventory`: its path as it was named; `sha256`: of its bytes; `made`: RFC 3339. `costs`: of a run, in a line."""
+    """A written plan. `inventory`: its path as it was named; `sha256`: of its bytes; `made`: RFC 3339. `context`: the cluster's; "": it
+    is none. `costs`: of a run, in a line."""
 
     inventory: str
     sha256: str
     version: str
     made: str
     by: str
-    hosts: tuple[ReviewedHost, ...]
-    cluster: tuple[ReviewedChange, ...]
+    hosts: tuple[ShownHost, ...]
+    cluster: tuple[Difference, ...]
+    context: str = ""
     costs: str = ""
 
     @property
@@ -97,7 +69,11 @@ class Deviation:
 
 
 def make(
-    inventory: Path, members: Sequence[Member], cluster: Sequence[Difference], costs: str = ""
+    inventory: Path,
+    members: Sequence[Member],
+    cluster: Sequence[Difference],
+    context: str = "",
+    costs: str = "",
 ) -> PlanFile:
     return PlanFile(
         inventory=str(inventory),
@@ -107,6 +83,7 @@ def make(
         by=f"{getpass.getuser()}@{socket.gethostname()}",
         hosts=tuple(map(_host, members)),
         cluster=tuple(map(_object, cluster)),
+        context=context,
         costs=costs,
     )
 
@@ -128,7 +105,7 @@ def write(path: Path, plan: PlanFile) -> None:
     content = {KEY: FORMAT, **asdict(plan)}
     draft = path.with_name(f".{path.name}.gpunode")
     try:
-        draft.write_text(json.dumps({**content, "digest": _digest(content)}, indent=1) + "\n", "utf-8")
+        draft.write_text(json.dumps({**content, "digest": digest(content)}, indent=1) + "\n", "utf-8")
         draft.replace(path)
     except OSError as error:
         draft.unlink(missing_ok=True)
@@ -148,7 +125,7 @@ def read(path: Path) -> PlanFile | None:
                 f"{path}: a plan of format {content[KEY]}; this gpunode reads format {FORMAT}",
                 hint="Apply it with the gpunode that wrote it, or plan again.",
             )
-        if content.pop("digest", "") != _digest(content):
+        if content.pop("digest", "") != digest(content):
             raise ValueError("it was changed after it was written")
         plan: PlanFile = answers.read(PlanFile, content, "plan")
     except (OSError, ValueError, KeyError, TypeError, RecursionError, UnexpectedAnswer) as error:
@@ -159,7 +136,12 @@ def read(path: Path) -> PlanFile | None:
 def compare(reviewed: PlanFile, now: PlanFile) -> list[Deviation]:
     """What a run would do now that was not reviewed, or not so. Work that is done meanwhile is no deviation."""
     hosts = {host.name: host for host in reviewed.hosts}
-    deviations = [Deviation("cluster", None, f"new: {text}") for text in _new(reviewed.cluster, now.cluster)]
+    known = _objects(reviewed.cluster)
+    deviations = [
+        Deviation("cluster", None, f"new: {text}")
+        for id_, text in _objects(now.cluster).items()
+        if id_ not in known
+    ]
     for host in now.hosts:
         deviations += _compare_host(hosts.get(host.name), host)
     if reviewed.sha256 != now.sha256:
@@ -192,7 +174,7 @@ def describe_unaccepted(accepted: PlanFile, member: Member) -> str:
     )
 
 
-def _does_less(reviewed: ReviewedHost, changes: Iterable[Change]) -> bool:
+def _does_less(reviewed: ShownHost, changes: Iterable[Change]) -> bool:
     known = set(_ids(reviewed.changes))
     milder_than = [impact.REBOOT] if _identities(Reboot("")) & known else []
     return not any(
@@ -203,10 +185,10 @@ def _does_less(reviewed: ReviewedHost, changes: Iterable[Change]) -> bool:
 
 
 def _identities(change: Change) -> set[str]:
-    return {_change("", change, reload=reload).id for reload in (False, True)}
+    return {show_change("", change, reload=reload).id for reload in (False, True)}
 
 
-def _compare_host(reviewed: ReviewedHost | None, now: ReviewedHost) -> Iterator[Deviation]:
+def _compare_host(reviewed: ShownHost | None, now: ShownHost) -> Iterator[Deviation]:
     if reviewed is None:
         yield Deviation("host", now.name, "it is not in the reviewed plan")
     elif reviewed.machine and now.machine and reviewed.machine != now.machine:
@@ -236,62 +218,41 @@ def _compare_host(reviewed: ReviewedHost | None, now: ReviewedHost) -> Iterator[
                 yield Deviation("disturbs", now.name, text)
 
 
-def _ids(changes: Iterable[ReviewedChange]) -> list[str]:
+def _ids(changes: Iterable[ShownChange]) -> list[str]:
     return [change.id for change in changes]
 
 
-def _new(before: Iterable[ReviewedChange], after: Iterable[ReviewedChange]) -> list[str]:
+def _new(before: Iterable[ShownChange], after: Iterable[ShownChange]) -> list[str]:
     """The changes that are not among the earlier ones, as text."""
     known = set(_ids(before))
     return [change.what for change in after if change.id not in known]
 
 
-def _host(member: Member) -> ReviewedHost:
+def _host(member: Member) -> ShownHost:
     disturbs, outcome = member.disturbs, member.outcome
     machine = member.facts.machine_id if member.facts else ""
-    steps = outcome.plan.steps if outcome and outcome.plan else ()
-    problem = outcome.why if outcome and outcome.problem else member.reason.what if member.reason else ""
+    shown = show_host(outcome) if outcome else ShownHost(member.host.name, "refused")
+    if member.reason and not shown.problem:
+        shown = replace(shown, status="refused", problem=redact(member.reason.what), fix=member.reason.fix)
     disturbed = None if disturbs.pods is None else len(disturbs.pods) + len(disturbs.processes)
     if not disturbs.ends_work:  # they keep running
         disturbed = 0
-    return ReviewedHost(
-        name=member.host.name,
-        machine=_digest({KEY: machine}) if machine else "",
-        disturbed=disturbed,
-        changes=tuple(
-            replace(_change(step.step, change, reload=disturbs.reload), notes=_notes(member.facts, change))
-            for step in steps
-            for change in step.changes
-        ),
-        problem=redact(problem),
-        disturbs=disturbs if disturbs.what else None,
-    )
+    return replace(shown, machine=digest({KEY: machine}) if machine else "", disturbed=disturbed)
 
 
-def _notes(facts: Facts | None, change: Change) -> tuple[str, ...]:
-    return tuple(
-        redact(text) for text in (getattr(change, "note", ""), writers.sentence(facts, change)) if text
-    )
+def _object(difference: Difference) -> Difference:
+    """Without its manifests, and without secrets."""
+    lines = tuple(map(redact, difference.lines))
+    return replace(difference, lines=lines, before=None, manifest=None)
 
 
-@lru_cache(maxsize=1000)  # hosts that are alike have equal changes
-def _change(step: str, change: Change, *, reload: bool) -> ReviewedChange:
-    values = {name: value for name, value in asdict(change).items() if name not in NOT_IDENTITY}
-    identity = _digest({"kind": type(change).__name__, "reload": reload, **redact_values(values)})
-    what = redact(diff.headline(change, reload=reload))
-    return ReviewedChange(identity, step, what, redact(change.why), tuple(diff.lines(change)))
-
-
-def _object(difference: Difference) -> ReviewedChange:
-    # A pod of the plugin that was made again is replaced all the same.
-    what = f"replace the plugin's pod on {difference.node}" if difference.node else difference.what
-    text = what if difference.node else f"{difference.action} {what}"
-    identity = _digest({"what": text, "lines": difference.lines})
-    return ReviewedChange(identity, "cluster", redact(text), diff=tuple(map(redact, difference.lines)))
-
-
-def _digest(content: Mapping[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+def _objects(differences: Iterable[Difference]) -> dict[str, str]:
+    """The changes of objects by their identity, as text. A pod of the plugin that was made again is replaced all the same."""
+    texts = {
+        f"replace the plugin's pod on {each.node}" if each.node else f"{each.action} {each.what}": each
+        for each in differences
+    }
+    return {digest({"what": text, "lines": each.lines}): redact(text) for text, each in texts.items()}
 
 
 def _sha256(path: Path) -> str:

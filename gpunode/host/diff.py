@@ -67,6 +67,15 @@ def headline(change: Change, *, reload: bool = False, names: int = 1000) -> str:
             return "reload the modules; reboot if that fails" if reload else "reboot"
 
 
+def sign(change: Change) -> str:
+    """`+`: something new, `~`: a file that changes, `-`: something is removed; `!`: another action."""
+    if isinstance(change, WriteFile):
+        return "~" if change.before is not None else "+"
+    if isinstance(change, RemoveFile) or (isinstance(change, Packages) and change.remove):
+        return "-"
+    return "+" if isinstance(change, Packages) and change.install else "!"
+
+
 def _modules(change: KernelModule) -> str:
     parts = [f"unload {', '.join(change.unload)}"] if change.unload else []
     parts += [f"load {', '.join(change.load)}"] if change.load else []

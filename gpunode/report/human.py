@@ -14,6 +14,7 @@ from rich.table import Table
 
 from gpunode.engine.overview import RunLine
 from gpunode.engine.reporter import Headline
+from gpunode.engine.shown import ShownHost, ShownPlan, show_host
 from gpunode.errors import Problem
 from gpunode.model import Event, Host, Outcome, Verdict
 from gpunode.report import chains, objects, plans, runs
@@ -50,7 +51,6 @@ WRITTEN = {
     "reason": chains.reasons,
     "recorded": runs.recorded,
     "deviation": runs.deviations,
-    "reviewed": runs.reviewed,
 }  # as texts, no tables
 
 
@@ -67,6 +67,7 @@ class Human:
         self._quiet = quiet
         self._accepted = accepted
         self._brief = quiet and accepted  # no plan: the user is not asked about it
+        self._diffs = "plan --diff"  # shows them
         self._signs = False  # of a plan are shown, and not yet what they mean
         self._cluster = False  # its plan was shown, which has the objects that are made then
         self._live: Live | None = None
@@ -127,14 +128,17 @@ class Human:
         if self._brief:
             self.failures(outcomes, max((len(outcome.host) for outcome in outcomes), default=0))
             return
-        width = max((len(outcome.host) for outcome in outcomes), default=0)
-        groups = group_alike(group_failures(outcomes), diff=diff is not False)
+        self._show_plans([*map(show_host, outcomes)], diff=diff)
+
+    def _show_plans(self, hosts: Sequence[ShownHost], *, diff: bool | None) -> None:
+        width = max((len(host.name) for host in hosts), default=0)
+        groups = group_alike(group_failures(hosts), diff=diff is not False)
         self._print_plans(groups, width, diff=diff)
         folded = [group for group in groups if plans.is_shortened(group)] if diff is None else []
         if folded:
             self._folded.append(lambda: self._print_plans(folded, width, diff=True))
-        self._signs |= any(outcome.plan for outcome in groups)
-        self._print_headed("disturbs", plans.interrupted_work(outcomes))
+        self._signs |= any(host.changes for host in groups)
+        self._print_headed("disturbs", plans.interrupted_work(hosts))
 
     def _explain_signs(self, how: str = "") -> None:
         """What a shown plan's signs mean, once; and `how` its reasons and diffs are shown, where they are not."""
@@ -143,7 +147,7 @@ class Human:
             self._print([(f" {plans.LEGEND}{more}\n", "dim")])
         self._signs = False
 
-    def _print_plans(self, groups: Sequence[Outcome], width: int, *, diff: bool | None) -> None:
+    def _print_plans(self, groups: Sequence[ShownHost], width: int, *, diff: bool | None) -> None:
         for group in groups:
             self._print(plan_lines(group, width, diff=diff))
 
@@ -161,8 +165,8 @@ class Human:
             self._folded.append(lambda: self._print(cluster_lines(context, differences, diff=True)))
 
     def failures(self, outcomes: Sequence[Outcome], width: int = 0) -> None:
-        for outcome in group_failures(outcomes):
-            self._print(failure(outcome, width))
+        for host in group_failures([*map(show_host, outcomes)]):
+            self._print(failure(host, width))
 
     def _print(self, parts: Iterable[Part], to: Console | None = None) -> None:
         """One print for all: each print of rich costs more than a line."""
@@ -195,6 +199,11 @@ class Human:
             return
         if kind == "left":
             self._print_headed("stays", runs.left(rows))
+            return
+        if kind == "reviewed":
+            each = [cell for row in rows for cell in row if isinstance(cell, ShownPlan)]
+            self._diffs = "show --diff"
+            self._show_plans([shown.host for shown in each], diff=each[0].diff)
             return
         if kind in WRITTEN:
             self._print(WRITTEN[kind](rows))
@@ -241,7 +250,7 @@ class Human:
         if isinstance(text, Headline):
             if self._brief:
                 return
-            self._explain_signs("" if self._accepted else "plan --diff")
+            self._explain_signs("" if self._accepted else self._diffs)
         self._err_print(f" {text}\n")
 
     def ask(self, question: str) -> bool:
@@ -269,7 +278,7 @@ class Human:
 
     def summary(self, outcomes: Sequence[Outcome], *, cluster: int | None = 0, after: str = "") -> None:
         if not self._accepted:
-            self._explain_signs("plan --diff")
+            self._explain_signs(self._diffs)
         seconds = time.monotonic() - self._start
         self._err_print(f" {summary_text(outcomes, seconds, cluster)}\n")
         if self._times and any(outcome.applied for outcome in outcomes) and not self._quiet:

@@ -12,6 +12,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, TextIO
 
 from gpunode.agent.redaction import redact_values
+from gpunode.engine.shown import notes, status_of
 from gpunode.errors import Problem
 from gpunode.host import diff as diffs
 from gpunode.model import Change, Disturbed, Event, Host, Outcome, Verdict
@@ -19,7 +20,6 @@ from gpunode.model.outcome import PENDING
 from gpunode.planning import writers
 from gpunode.report.objects import DO
 from gpunode.report.plain import end_quietly
-from gpunode.report.plans import notes, status_of
 
 if TYPE_CHECKING:
     from gpunode.cluster.objects.difference import Difference

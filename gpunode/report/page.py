@@ -22,6 +22,7 @@ from gpunode.engine.batch import NOT_BEGUN
 from gpunode.engine.chain import find_manual_fix
 from gpunode.engine.member import PAUSED
 from gpunode.engine.reporter import Brief, Headline
+from gpunode.engine.shown import headline, show_host, status_of
 from gpunode.errors import Problem, UsageError
 from gpunode.inventory.starter import ranges
 from gpunode.model import Event, Gpu, Host, Outcome, Verdict
@@ -32,9 +33,7 @@ from gpunode.report.plans import (
     LEGEND,
     WORDS,
     failure,
-    headline,
     plan_lines,
-    status_of,
     step_name,
     summary_text,
 )
@@ -135,12 +134,12 @@ class Card:
         planned = self.shown or self.outcome
         if planned is None:
             return []
-        parts = plan_lines(planned, 0, diff=True)
+        parts = plan_lines(show_host(planned), 0, diff=True)
         lines = with_styles(drop_first_line(parts) if planned.plan or not planned.problem else parts)
         if planned.plan and self.result is not None:
             lines = [self._plan_end, *lines]
         if self.outcome is not None and self.outcome is not planned and self.outcome.problem:
-            lines += with_styles(failure(self.outcome, 0))
+            lines += with_styles(failure(show_host(self.outcome), 0))
         return lines
 
     @property

@@ -11,9 +11,9 @@ from gpunode.engine.overview import RunLine
 from gpunode.engine.reporter import Duration
 from gpunode.inventory.starter import ranges
 from gpunode.report.objects import DO
-from gpunode.report.plain import CHANGE, INDENT, Part, line_style, lines, one_line, plain
-from gpunode.report.plans import NAMED, sentence, step_name, victims
-from gpunode.wording import common, few, several
+from gpunode.report.plain import CHANGE, INDENT, Part, line_style, lines, plain
+from gpunode.report.plans import step_name
+from gpunode.wording import common, several
 
 BAR = 10  # columns
 NARROW, ROOMY = 70, 100  # columns: of less a terminal has short words, of as many more words and longer bars
@@ -27,8 +27,11 @@ RECORDED: Mapping[str, tuple[str, str]] = {
     **dict.fromkeys(("skipped", "waiting", "kept"), ("·", "dim")),
     **dict.fromkeys(("cordoned", "drained", "changing", "changed"), ("?", "yellow")),  # under way, or cut off
 }
-REVIEWED = ("·", "dim")  # a change of a plan in a file
-MADE: Mapping[bool | None, tuple[str, str]] = {True: ("✓", "green"), False: REVIEWED, None: ("?", "yellow")}
+MADE: Mapping[bool | None, tuple[str, str]] = {
+    True: ("✓", "green"),
+    False: ("·", "dim"),
+    None: ("?", "yellow"),
+}
 MANY = 100  # rows
 
 
@@ -94,15 +97,9 @@ def recorded(rows: Sequence[Sequence[Any]]) -> Iterator[Part]:
             if host is None and change["made"] is None:
                 sign = CHANGE
             elif host is None:
-                what = f"{_to_do(what)} (not made)"
+                what = f"{DO[change['kind']]}{what.removeprefix(change['kind'])} (not made)"
             shown.append({**change, "what": what, "sign": sign})
         yield from _changes(shown)
-
-
-def _to_do(what: str) -> str:
-    """A change of the cluster that is not made: `label Node a` of `labelled Node a`."""
-    action, _, rest = what.partition(" ")
-    return f"{DO.get(action, action)} {rest}"
 
 
 def _changes(changes: Iterable[Mapping[str, Any]]) -> Iterator[Part]:
@@ -114,40 +111,8 @@ def _changes(changes: Iterable[Mapping[str, Any]]) -> Iterator[Part]:
         yield from ("   ", (f"{name:<11}", "dim"), " ", change["sign"], f" {plain(change['what'])}\n")
         if change["why"]:
             yield from (INDENT, (f"{plain(change['why'])}\n", "dim"))
-        for note in change.get("notes", ()):
-            yield from (INDENT, (f"{plain(note)}\n", "yellow"))
         for line in change.get("diff", ()):
             yield from (INDENT, (f"{plain(line)}\n", line_style(line)))
-
-
-def reviewed(rows: Sequence[Sequence[Any]]) -> Iterator[Part]:
-    """The plans in a file, by host; hosts that are alike share an entry."""
-    groups: dict[str, list[Sequence[Any]]] = {}
-    for row in rows:
-        host, why, _, disturbs, changes = row
-        groups.setdefault(repr((host is None, common(why, host or ""), disturbs, changes)), []).append(row)
-    for same in groups.values():
-        host, why, _, disturbs, changes = same[0]
-        names = ", ".join(ranges([row[0] for row in same])) if host is not None else "cluster"
-        yield from (" ", (names, "bold"))
-        if why:
-            yield from (
-                "  ",
-                ("✗", "red"),
-                f" {one_line(why if len(same) == 1 else common(why, host))}",
-            )
-        elif not changes:
-            yield "  = up to date", "dim"
-        yield "\n"
-        shown = []
-        for change in changes:
-            what = change["what"] if host is not None else _to_do(change["what"])
-            step = step_name(change["step"], reload=bool(disturbs and disturbs.reload))
-            shown.append({**change, "step": step, "what": what, "sign": REVIEWED})
-        yield from _changes(shown)
-        if disturbs:
-            yield from ("   ", ("disturbs   ", "dim"), f"   {sentence(disturbs)}\n")
-            yield from (INDENT, f"{few(victims(disturbs), NAMED)}\n") if victims(disturbs) else ()
 
 
 def group_rows(kind: str, rows: Sequence[Sequence[Any]]) -> Sequence[Sequence[Any]]:

@@ -423,13 +423,14 @@ def test_a_reviewed_plan_is_applied_without_a_question(
     asked: list[str],
     options: tuple[str, ...],
 ) -> None:
-    """What it does is shown, as of any run."""
+    """What it does and costs is shown, as of any run."""
     planned = command("plan", "--limit", "planned,right", "--out", "friday.plan")
     assert "provision friday.plan" in planned.stderr
     done = command("provision", "friday.plan", *options)
     assert str(done.exception).startswith("begun")
     assert (asked, "reboot" in done.stdout) == ([], True)
     assert "The plan is the one that" in done.stderr
+    assert done.stderr.count(" 1 host: 1 reboot, pods unknown on 1 host, about 3 min") == 1
 
 
 def test_a_plans_file_is_told_from_an_inventory_and_belongs_to_its_folder(command: Command) -> None:

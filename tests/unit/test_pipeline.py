@@ -10,12 +10,12 @@ import pytest
 from gpunode.engine import chain as pipeline
 from gpunode.engine import impact
 from gpunode.engine.chain import decide
+from gpunode.engine.shown import headline
 from gpunode.links.kubelet import places
 from gpunode.links.runtime import RUNTIMES, microk8s
 from gpunode.links.toolkit import cdi
 from gpunode.model import PluginImage, Reboot, RemoveFile, Runtime, Service, WriteFile
 from gpunode.planning.templates import template
-from gpunode.report.plans import headline
 from tests import cases, tables
 
 

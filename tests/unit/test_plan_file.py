@@ -17,12 +17,13 @@ from gpunode.engine import plan_file
 from gpunode.engine.member import Member
 from gpunode.engine.plan_file import PlanFile
 from gpunode.errors import Problem, UsageError
-from gpunode.model import Packages, PackageSpec, Reboot, Service, Title, WriteFile
-from gpunode.report.plans import sentence
+from gpunode.model import Outcome, Packages, PackageSpec, Reboot, Service, Title, WriteFile
+from gpunode.report.human import Human
 from tests import cases
 from tests.unit.test_batches import HOSTS, waiting
 
 A, B, *_ = HOSTS
+GPU = "nvidia.com/gpu"
 SECRET = "hunter2hunter2"
 FILE = WriteFile("/etc/x", f"password = {SECRET}\nsize = 1\n", "because", before="size = 0\n")
 PACKAGES = Packages("because", install=(PackageSpec("nvidia-open", "595.*"),))
@@ -70,11 +71,11 @@ def edited(text: str) -> str:
 
 
 def newer(text: str) -> str:
-    return text.replace('"gpunode_plan": 1', '"gpunode_plan": 2')
+    return text.replace('"gpunode_plan": 2', '"gpunode_plan": 3')
 
 
 def bare(text: str) -> str:
-    return '{"gpunode_plan": 1}' if text else ""
+    return '{"gpunode_plan": 2}' if text else ""
 
 
 @pytest.mark.parametrize(
@@ -82,7 +83,7 @@ def bare(text: str) -> str:
     [
         (cut, "is damaged"),
         (edited, "changed after it was written"),
-        (newer, "of format 2"),
+        (newer, "of format 3"),
         (bare, "is damaged"),
     ],
 )
@@ -177,39 +178,39 @@ def test_after_the_end_of_work_a_plan_may_do_less(
     assert bool(plan_file.describe_unaccepted(plan(inventory, before), after)) is stops
 
 
-@pytest.mark.parametrize("words", [(), ("--diff",)])
-def test_a_plan_is_shown_without_its_hosts(
-    words: tuple[str, ...], inventory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("words", [(), ("--diff",), ("--no-diff",)])
+def test_a_plan_in_a_file_is_shown_as_plan_shows_it(
+    words: tuple[str, ...],
+    inventory: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Hosts that are alike share an entry; what has no plan says why. No connection is opened."""
+    """Signs, what the hosts are, whom it disturbs, what it noted, the cluster, the costs. No connection is opened."""
     monkeypatch.chdir(tmp_path)
-    refused = Member(HOSTS[2], reason=Problem("busy", "its work goes on"))
-    members = (waiting(A, FILE), waiting(B, FILE), refused)
-    plan_file.write(Path("friday.plan"), plan(inventory, *members, cluster=[LABEL]))
+    busy = on(waiting(A, replace(DOCKER, note="2 containers stop with it"), pods={"ml/a": {GPU: 1}}))
+    problem = Problem("busy", "its work goes on", fix="Wait.")
+    refused = Member(HOSTS[2], Outcome(HOSTS[2].name, "refused", problem=problem))
+    alike = [on(waiting(host, FILE, PACKAGES)) for host in HOSTS[3:5]]
+    members, costs = (busy, waiting(B, FILE), *alike, refused), "1 host: 1 restart, about 10 s"
+    made = plan_file.make(inventory, members, [LABEL], "simulated", costs)
+    plan_file.write(Path("friday.plan"), made)
+
     shown = CliRunner().invoke(app, ["show", "friday.plan", *words])
+
     assert shown.exit_code == 0, shown.output
-    lines = shown.output.splitlines()
-    assert [lines.count(f"   x           · change {FILE.path}"), lines.count(f"{' ' * 17}because")] == [1, 1]
-    assert f" {refused.host.name}  ✗ its work goes on" in lines
-    assert "   cluster     · label Node a1" in lines
-    assert (f"{' ' * 17}+size = 1" in lines) == bool(words)
-    assert "3 hosts: 2 to change, 1 without a plan; in the cluster 1 change." in shown.output
-    assert "`gpunode provision friday.plan` applies it." in shown.output
-
-
-def test_a_shown_plan_has_what_its_reviewer_saw(
-    inventory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Whom it disturbs, what it noted beside changes, and the costs."""
-    monkeypatch.chdir(tmp_path)
-    busy = waiting(A, replace(DOCKER, note="2 containers stop with it"), pods={"ml/a": {"nvidia.com/gpu": 1}})
-    plan_file.write(
-        Path("friday.plan"), plan_file.make(inventory, (busy,), (), "1 host: 1 restart, about 10 s")
-    )
-    shown = CliRunner().invoke(app, ["show", "friday.plan"]).output
-    assert f"{' ' * 17}2 containers stop with it\n" in shown
-    assert f"   disturbs      {sentence(busy.disturbs)}\n{' ' * 17}ml/a (1 GPU)\n" in shown
-    assert " 1 host: 1 restart, about 10 s\n" in shown
+    diff = {"--diff": True, "--no-diff": False}.get("".join(words))
+    human = Human(quiet=False)
+    human.plans([member.outcome for member in members if member.outcome], diff=diff)
+    planned = capsys.readouterr().out
+    human.cluster("simulated", [LABEL], diff=diff)
+    cluster = capsys.readouterr().out
+    assert planned in shown.stdout
+    assert cluster in shown.stdout
+    assert "Debian" in planned
+    assert f" {costs}\n" in shown.stderr
+    assert "5 hosts: 4 to change, 1 without a plan; in the cluster 1 change." in shown.stderr
+    assert "`gpunode provision friday.plan` applies it." in shown.stderr
     lines = CliRunner().invoke(app, ["show", "friday.plan", "--json"]).output.splitlines()
     host = next(json.loads(line) for line in lines if '"reviewed"' in line)
     assert host["disturbs"]["pods"][0]["name"] == "ml/a"

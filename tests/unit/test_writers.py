@@ -11,6 +11,7 @@ import pytest
 
 from gpunode.engine.chain import watch
 from gpunode.engine.converge import plan_host
+from gpunode.engine.shown import show_host
 from gpunode.links.runtime.link import judge_runtime
 from gpunode.model import Facts, Outcome, Packages, PackageSpec, Trace
 from gpunode.planning import writers
@@ -146,7 +147,7 @@ def test_a_plan_names_the_tool_that_rewrote_a_file(path: str, tool: str) -> None
     """In one line below the change, and what to do where gpunode wrote it before; so does verify, and JSON has a key."""
     base, text = FILES[path]
     outcome = plan_host(cases.host(base), seen(path, TOOLS[tool] + text, base, undone=2), None)
-    shown = "".join(part if isinstance(part, str) else part[0] for part in plan_lines(outcome, 0, diff=True))
+    shown = text_of(outcome)
     line = next(line for line in shown.splitlines() if f"last written by {tool} (" in line)
     assert "; gpunode wrote it 2 times before. Let one of them own it: " in line
     assert shown.count("last written by") == 1
@@ -205,7 +206,8 @@ def test_nothing_is_said_of_what_nobody_but_the_host_s_package_or_gpunode_wrote(
 
 
 def text_of(outcome: Outcome) -> str:
-    return "".join(part if isinstance(part, str) else part[0] for part in plan_lines(outcome, 0, diff=True))
+    parts = plan_lines(show_host(outcome), 0, diff=True)
+    return "".join(part if isinstance(part, str) else part[0] for part in parts)
 
 
 @pytest.mark.parametrize(
