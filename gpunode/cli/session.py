@@ -169,7 +169,8 @@ def _name_rights(inventory: Inventory, error: GpunodeError) -> None:
     from gpunode.engine import nodes
 
     if isinstance(error, ClusterError):
-        error.problem = nodes.name_rights(inventory, error).problem
+        named = nodes.name_rights(inventory, error)
+        error.problem, error.exit_code = named.problem, named.exit_code
 
 
 def _password() -> Password:

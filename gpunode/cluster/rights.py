@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from gpunode.cluster import lease
 from gpunode.cluster.api import Api, side_by_side
 from gpunode.cluster.api.kinds import KINDS, Object
-from gpunode.errors import ClusterError, HttpError
+from gpunode.errors import ClusterError, HttpError, MissingRights
 from gpunode.wording import page, several
 
 REVIEWS, WHO = "SelfSubjectAccessReview", "SelfSubjectReview"
@@ -160,7 +160,7 @@ def of_reading(namespace: str) -> tuple[Right, ...]:
 
 
 def demand(api: Api, rights: Iterable[Right], later: Iterable[Right] = ()) -> None:
-    """Raises ClusterError with the rights that the user lacks; with those of `later`, too. A user who lacks these alone is not refused:
+    """Raises MissingRights with those that the user lacks; with those of `later`, too. A user who lacks these alone is not refused:
     the dry run decides, as who may escalate needs fewer."""
     if missing := find_missing(api, rights):
         every = dict.fromkeys((*missing, *find_missing(api, later)))
@@ -203,7 +203,7 @@ def find_missing(api: Api, rights: Iterable[Right]) -> tuple[Right, ...]:
     return tuple(right for right, has in zip(rights, granted, strict=True) if not has)
 
 
-def lacks(missing: Sequence[Right], outcome: str = "", user: str = UNKNOWN) -> ClusterError:
+def lacks(missing: Sequence[Right], outcome: str = "", user: str = UNKNOWN) -> MissingRights:
     """The error that names these rights, with roles that have them and no more, bound to the user. `outcome`: of the command."""
     name = f"{ROLE}-{secrets.token_hex(3)}"  # no other grant has it, which applying this one would replace
     scopes = dict.fromkeys(right.namespace for right in missing)
@@ -216,7 +216,7 @@ def lacks(missing: Sequence[Right], outcome: str = "", user: str = UNKNOWN) -> C
     message = f"the Kubernetes API does not let this user {', '.join(names)}{outcome}"
     if len(names) > NAMED:  # the roles below name them all
         message = f"{outcome.lstrip(': ')}{outcome and ': '}{whose} lacks {count}"
-    return ClusterError(
+    return MissingRights(
         message,
         hint=f"An administrator of the cluster grants this{whom}:\n{made}kubectl apply -f - <<'END'\n{objects}\nEND\n"
         f"All that gpunode may need: {page('safety#rights')}",

@@ -69,7 +69,8 @@ def show_plan(
         except ClusterError as error:
             wrong = error
     if wrong is not None:
-        reporter.problem(nodes.name_rights(inventory, wrong).problem)
+        wrong = nodes.name_rights(inventory, wrong)
+        reporter.problem(wrong.problem)
     gate.show(inventory, reporter)
     costs = report_costs(session, order, members, shown, accepted=True)
     if out is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -101,9 +101,11 @@ def undo(session: Session, recorded: RecordedRun, options: UndoOptions) -> int:
     if restored or not all(member.host_ok and member.reason is None for member in members):
         record.end()  # or the undo still owes its objects, and `resume` continues it
     rollout.report_lost(api if hosts.order else None, run, lease)
-    report_undone(members, kept, reporter)
+    stay = [name for name, progress in options.undone.items() if progress.state == "kept"]
+    stay += [member.host.name for member in members if member.host.name in kept]
+    report_undone(members, stay, reporter)
     rollout.report_results(session, members)
-    return exit_codes.of_run(members) or int(not restored) or (exit_codes.REFUSED if kept else 0)
+    return exit_codes.of_run(members) or int(not restored) or (exit_codes.REFUSED if stay else 0)
 
 
 def kept_hosts(members: Members, planned: undo_cluster.ClusterPlan) -> frozenset[str]:
@@ -131,12 +133,11 @@ def _choose_planner(run: str, changed: bool, visit: Visit) -> Planner:
     return partial(planning.plan_host, visit.host, journal, run)
 
 
-def report_undone(members: Members, kept: Collection[str], reporter: Reporter) -> None:
+def report_undone(members: Members, kept: Sequence[str], reporter: Reporter) -> None:
     """Report the hosts that are undone, those that were changed for it first, and that nothing is verified; of `kept` ones, that all
     stays."""
     if kept:
-        names = [member.host.name for member in members if member.host.name in kept]
-        reporter.note(f"Nothing to undo: {few(names, NAMED)}: {batch.KEPT}.")
+        reporter.note(f"Nothing to undo: {few(kept, NAMED)}: {batch.KEPT}.")
     undone = [
         member
         for member in members

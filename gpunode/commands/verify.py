@@ -55,9 +55,10 @@ def verify(session: Session, *, run: bool) -> int:
     unreachable = [
         member.host.name for member in members if member.outcome and member.outcome.status == "unreachable"
     ]
-    if broken:
+    judged = [link for chain in chains.values() for link in chain]
+    if any(link.status == "broken" and not _lacks_right(link) for link in judged):
         return 3 if broken == unreachable else 1
-    if any(map(_lacks_right, chains.values())):
+    if any(map(_lacks_right, judged)):
         return REFUSED
     return DRIFT if find_pending(chains) else 0
 
@@ -117,9 +118,9 @@ def _judge_cluster(session: Session, members: Members, *, run: bool) -> Mapping[
         return {member.host.name: chain for member in members}
 
 
-def _lacks_right(chain: Chain) -> bool:
-    """True if a link was not judged, since this user may not do what that takes."""
-    return any(link.problem is not None and link.problem.code == rights.CODE for link in chain)
+def _lacks_right(link: Verdict) -> bool:
+    """True if it was not judged, since this user may not do what that takes."""
+    return link.problem is not None and link.problem.code == rights.CODE
 
 
 def _has_lost_gpus(link: Verdict) -> bool:
@@ -182,7 +183,7 @@ def _with_containers(
 
     def add(chain: Chain, verdict: Verdict | None) -> Chain:
         # The missing right says why.
-        if verdict is None or (_lacks_right(chain) and verdict.status == "unknown"):
+        if verdict is None or (verdict.status == "unknown" and any(map(_lacks_right, chain))):
             return chain
         return runtime.insert_container(chain, verdict)
 

@@ -160,7 +160,7 @@ def test_a_missing_right_is_named_before_anything_is_changed(
     before = node.exec(["ls", "/var/lib/gpunode/runs"]).stdout
     with without(lab, ("create", "pods/eviction")):
         ran = gpunode("provision --yes --limit legacy", inventory=operator)
-    assert ran.code == 1, ran
+    assert ran.code == 4, ran
     assert (
         "the Kubernetes API does not let this user create pods/eviction: nothing was changed" in ran.stderr
     ), ran

@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 from typer.testing import CliRunner
@@ -19,7 +20,7 @@ from gpunode.cluster.objects.difference import Difference
 from gpunode.commands import undo as undoing
 from gpunode.engine import undo_cluster
 from gpunode.engine.history import read, recent
-from gpunode.engine.record import Record, RunOptions, State
+from gpunode.engine.record import Progress, Record, RunOptions, State
 from gpunode.engine.session import Session
 from gpunode.errors import GpunodeError
 from gpunode.local.files import runs_folder
@@ -159,6 +160,17 @@ def test_undo_last_does_not_take_an_unfinished_undo_back(
     assert (code, undone) == ((2, []) if refused else (0, [second.id]))
     assert not refused or second.id in text
     assert run("undo", first)[0] == run("undo", second.id)[0] == 0
+
+
+@pytest.mark.parametrize(("state", "code"), [("kept", 4), ("undone", 0)])
+def test_a_resumed_undo_ends_as_one_that_was_not_interrupted(state: State, code: int) -> None:
+    """What its first part could not put back is named again."""
+    made = Record.begin(Path("inventory.yaml"), ["a", "b"], RunOptions())
+    reporter = mock.MagicMock()
+    session = Session(Inventory("inventory.yaml", (), Cluster()), (), {}, reporter, 1)
+    undone = {"a": Progress(state, 0.0)}
+    assert undoing.undo(session, read(made.path), undoing.UndoOptions(undone=undone)) == code
+    assert ("Nothing to undo: a: " in str(reporter.note.mock_calls)) == (code == 4)
 
 
 def test_an_undo_says_which_run_it_takes_back(capsys: pytest.CaptureFixture[str]) -> None:

@@ -74,7 +74,7 @@ def test_the_refused_right_comes_first_in_what_is_missing(monkeypatch: pytest.Mo
     named = nodes.name_rights(INVENTORY, refused)
 
     assert named.message.endswith("let this user get pods/proxy in namespace gpunode, list nodes")
-    assert named.problem.code == rights.CODE
+    assert (named.problem.code, named.exit_code) == (rights.CODE, 4)
 
 
 @pytest.mark.parametrize(
@@ -92,6 +92,7 @@ def test_a_refusal_that_says_all_stays(
     lacking(monkeypatch, *missing)
     named = nodes.name_rights(INVENTORY, refused)
     assert (named, named.message, named.problem.code) == (refused, "refused", rights.CODE)
+    assert named.exit_code == 4
 
 
 def test_a_refusal_stays_when_the_api_is_gone_by_then(monkeypatch: pytest.MonkeyPatch) -> None:
