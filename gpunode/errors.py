@@ -18,7 +18,6 @@
   + Flood                      1    more output than any host needs (becomes Unreachable or AgentFailed)
   + ClusterError               1    the Kubernetes API could not do what was asked
     - AnotherRun               4    another operator's run holds the cluster's Lease
-    - MissingRights            4    the kubeconfig's user may not do what the command needs
     - HttpError                1    it answered with an HTTP error
     - ApiConnectionLost        1    it cannot be reached, or the connection broke
     - KubeconfigUnusable       2    the kubeconfig has no such context, or is none
@@ -250,12 +249,6 @@ class ClusterError(GpunodeError):
 
 class AnotherRun(ClusterError):
     """Another operator's run holds the cluster's Lease."""
-
-    exit_code = 4
-
-
-class MissingRights(ClusterError):
-    """The kubeconfig's user may not do what the command needs: nothing was changed."""
 
     exit_code = 4
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from gpunode.cluster import lease
 from gpunode.cluster.api import Api, side_by_side
 from gpunode.cluster.api.kinds import KINDS, Object
-from gpunode.errors import ClusterError, HttpError, MissingRights
+from gpunode.errors import ClusterError, HttpError
 from gpunode.wording import page, several
 
 REVIEWS, WHO = "SelfSubjectAccessReview", "SelfSubjectReview"
@@ -19,6 +19,7 @@ ROLE = "gpunode-missing"
 RBAC = "rbac.authorization.k8s.io"
 EXISTING = ("default", lease.NAMESPACE)  # others may not be there before the first run
 NAMED = 4  # resources of missing rights; of more, the number
+EXIT = 4  # of a command that is refused for it: nothing was changed
 CODE = "no-rights"  # of what a user may not do
 
 
@@ -160,7 +161,7 @@ def of_reading(namespace: str) -> tuple[Right, ...]:
 
 
 def demand(api: Api, rights: Iterable[Right], later: Iterable[Right] = ()) -> None:
-    """Raises MissingRights with those that the user lacks; with those of `later`, too. A user who lacks these alone is not refused:
+    """Raises ClusterError with the rights that the user lacks; with those of `later`, too. A user who lacks these alone is not refused:
     the dry run decides, as who may escalate needs fewer."""
     if missing := find_missing(api, rights):
         every = dict.fromkeys((*missing, *find_missing(api, later)))
@@ -203,7 +204,7 @@ def find_missing(api: Api, rights: Iterable[Right]) -> tuple[Right, ...]:
     return tuple(right for right, has in zip(rights, granted, strict=True) if not has)
 
 
-def lacks(missing: Sequence[Right], outcome: str = "", user: str = UNKNOWN) -> MissingRights:
+def lacks(missing: Sequence[Right], outcome: str = "", user: str = UNKNOWN) -> ClusterError:
     """The error that names these rights, with roles that have them and no more, bound to the user. `outcome`: of the command."""
     name = f"{ROLE}-{secrets.token_hex(3)}"  # no other grant has it, which applying this one would replace
     scopes = dict.fromkeys(right.namespace for right in missing)
@@ -216,12 +217,14 @@ def lacks(missing: Sequence[Right], outcome: str = "", user: str = UNKNOWN) -> M
     message = f"the Kubernetes API does not let this user {', '.join(names)}{outcome}"
     if len(names) > NAMED:  # the roles below name them all
         message = f"{outcome.lstrip(': ')}{outcome and ': '}{whose} lacks {count}"
-    return MissingRights(
+    error = ClusterError(
         message,
         hint=f"An administrator of the cluster grants this{whom}:\n{made}kubectl apply -f - <<'END'\n{objects}\nEND\n"
         f"All that gpunode may need: {page('safety#rights')}",
         code=CODE,
     )
+    error.exit_code = EXIT
+    return error
 
 
 def _role(missing: Iterable[Right], namespace: str, role: str, user: str) -> Iterator[str]:
