@@ -53,6 +53,9 @@ def _append(this: Run, line: Message) -> None:
     descriptor = os.open(journal, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     with naming(journal), open(descriptor, "ab") as file:
         file.write(b"\n" * torn + json.dumps(line).encode() + b"\n")
+    newest = records()[-1]
+    if newest != this.record:  # the clock was set back since
+        os.utime(journal, (os.stat(below(newest + LINES)).st_mtime + 1,) * 2)
     for part in (LINES, "/files", "", "/..", "/../..", "/../../.."):
         sync(below(this.record + part))
 
@@ -76,6 +79,6 @@ def entries_of(record: str) -> Iterator[Message]:
 
 
 def records() -> List[str]:
-    """The folders of all applies that have a journal, the oldest first: one apply at a time writes."""
+    """The folders of all applies that have a journal, the oldest first: one apply at a time writes, and is then the newest."""
     paths = glob_of(RECORDS + "/*" + LINES)
     return [os.path.dirname(path) for path in sorted(paths, key=lambda path: os.stat(below(path)).st_mtime)]

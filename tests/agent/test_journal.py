@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import stat
+import time
 
 import pytest
 
@@ -151,31 +152,32 @@ def test_odd_lines_and_paths_stop_no_later_apply(host: Host, lines: bytes) -> No
     assert [entry.path for entry in journal(host, "") if entry.run] == ["/etc/d", "/etc/c", "/etc/c"]
 
 
-def test_the_oldest_original_of_a_file_that_is_still_changed_outlives_other_records(host: Host) -> None:
+def test_all_changes_of_a_file_that_is_still_changed_outlive_other_records(host: Host) -> None:
+    """Not those of a file that is as it was."""
     host.write("/etc/a", "1")
     host.write("/etc/b", "1")
-    apply(host, WriteFile("/etc/a", "2", "why", "1"), record="first")
-    apply(host, WriteFile("/etc/b", "2", "why", "1"), record="restored")
-    apply(host, WriteFile("/etc/b", "1", "why", "2"), record="restores")
+    for path, before, after in ("a12", "b12", "b21", "a23", "a34"):
+        apply(host, WriteFile(f"/etc/{path}", after, "why", before), record=path + after)
     for number in range(KEPT_RUNS):
         host.path(f"{RUNS}/x{number}").mkdir()
-    apply(host, WriteFile("/etc/a", "3", "why", "2"), record="last")
+    apply(host, WriteFile("/etc/c", "3", "why"), record="last")
+    seen = answers.parse_facts(host.probe(files=("/etc/a", "/etc/b", "/etc/c")))
     entries = journal(host, "")
-    assert [entry.run for entry in entries] == ["first", "last"]
+    assert [entry.run for entry in entries] == ["a2", "a3", "a4", "last"]
+    assert [change.path for change in undo.plan(entries, undo.EVERY, seen)[0]] == ["/etc/c", "/etc/a"]
     assert undo.originals(entries)["/etc/a"].content == "1"
 
 
-def test_all_changes_of_a_file_that_is_still_changed_outlive_other_records(host: Host) -> None:
+def test_a_clock_that_is_set_back_changes_no_applies_order(host: Host) -> None:
     host.write("/etc/a", "1")
-    for before, after in (("1", "2"), ("2", "3"), ("3", "4")):
-        apply(host, WriteFile("/etc/a", after, "why", before), record=after)
-    for number in range(KEPT_RUNS):
-        host.path(f"{RUNS}/x{number}").mkdir()
-    apply(host, WriteFile("/etc/b", "3", "why"), record="last")
-    seen = answers.parse_facts(host.probe(files=("/etc/a", "/etc/b")))
+    apply(host, WriteFile("/etc/a", "2", "why", "1"), record="first")
+    ahead = time.time() + 86400
+    os.utime(host.path(f"{RUNS}/run1/journal.jsonl"), (ahead, ahead))
+    apply(host, WriteFile("/etc/a", "3", "why", "2"), record="second")
+    apply(host, WriteFile("/etc/b", "1", "why"), record="third")
     entries = journal(host, "")
-    assert [entry.run for entry in entries] == ["2", "3", "4", "last"]
-    assert [change.path for change in undo.plan(entries, undo.EVERY, seen)[0]] == ["/etc/b", "/etc/a"]
+    assert [entry.run for entry in entries] == ["first", "second", "third"]
+    assert undo.originals(entries)["/etc/a"].content == "1"
 
 
 def row(name: str, version: str, state: str = "ii") -> str:
