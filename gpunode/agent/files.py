@@ -183,6 +183,7 @@ def put_files_back(this: Run, paths: Iterable[str]) -> Tuple[List[str], List[str
             was = entry.get("link") or ("missing" if original is None else "as in " + original)
             kept.append("%s was edited meanwhile and is not restored; before gpunode it was %s" % (path, was))
             continue
+        os.makedirs(os.path.dirname(below(path)), exist_ok=True)  # it may have gone with the file
         if original:
             with open(original, "rb") as file:
                 put(path, file.read(), entry["mode"], (entry["uid"], entry["gid"]), this.name)

@@ -19,7 +19,7 @@ from gpunode.agent import record, system
 from gpunode.agent.record import Run
 from gpunode.engine.on_host.changes import write_file
 from gpunode.engine.on_host.work import KEPT_RUNS
-from gpunode.model import Reboot, Service, WriteFile
+from gpunode.model import Reboot, RemoveFile, Service, WriteFile
 from tests.agent.conftest import DAEMON, DOCKER, START, Host, wait_until
 from tests.agent.guarded import (
     BOOT_UNIT,
@@ -127,15 +127,24 @@ def test_a_planned_reboot_puts_nothing_back(docker: Host) -> None:
 
 
 def test_a_failure_before_the_restart_puts_back_all_that_was_written_for_it(docker: Host) -> None:
-    """Several files and their restart are one transaction. What never read them is not restarted."""
+    """Several files and their restart are one transaction, whatever else starts meanwhile. What never read them is not restarted."""
+    docker.unit("new.service")
     other = "/etc/docker/other.json"
+    files = (write('{"a": 1}'), write("new", None, other), Service("new.service", "why"))
     service = Service(DOCKER, "why", restart=True, guards=(DAEMON, other))
-    failed = docker.fail(write('{"a": 1}'), write("new", None, other), write("x", "y", "/etc/third"), service)
-    assert (failed["code"], failed["n"]) == ("changed-underneath", 2)
+    failed = docker.fail(*files, write("x", "y", "/etc/third"), service)
+    assert (failed["code"], failed["n"]) == ("changed-underneath", 3)
     assert failed["restored"] == [DAEMON, other]
     assert docker.read(DAEMON) == "{}"
     assert not docker.path(other).exists()
     assert RESTART not in docker.calls()
+
+
+def test_a_removed_file_is_put_back_though_its_folder_went_with_it(docker: Host) -> None:
+    docker.unit(DOCKER, START.replace("grep -q bad", "! test -e"))
+    failed = docker.fail(RemoveFile(DAEMON, "{}", "why", folder=True), GUARDED)
+    assert (failed["restored"], docker.read(DAEMON)) == ([DAEMON], "{}")
+    assert failed["detail"][-1] == f"with its files restored, {DOCKER} runs again"
 
 
 def test_a_systemctl_that_fails_after_the_restart_loses_no_guard(docker: Host) -> None:

@@ -147,8 +147,10 @@ def service(this: Run, change: Message) -> Message:
         dropped = "'s runtime %s" % change["drops"]
         guard = dict(guard, worked=[name for name in guard["worked"] if dropped not in name])
     lost = restart(unit, "restart" if change["restart"] else "start", guard)
+    if not lost and not guarded:
+        return {}
     if not lost:
-        detail = wait_for_confirmation(this, unit) if guarded else {}
+        detail = wait_for_confirmation(this, unit)
         disarm(this)
         return detail
     printed = journal(unit, 100, started)
@@ -163,15 +165,10 @@ def service(this: Run, change: Message) -> Message:
             ", ".join(sorted(lost)),
             lines[0],
         )
-    if not set(lost) & set(guard["worked"]):
+    if guarded and not set(lost) & set(guard["worked"]):
         disarm(this)
         lines.append("it did not run before either, so its new files stay")
     raise Failure("unit-failed", sentence, lines)
-
-
-def make(this: Run, change: Message) -> Message:
-    """Make one change; returns details for its `done` message."""
-    return CHANGES[change["kind"]](this, change)
 
 
 def refuse_unknown(change: Message) -> None:
@@ -214,6 +211,7 @@ def build(this: Run, kernel: str) -> str:
     return (answer.out + answer.err).strip() or status
 
 
+# Each returns details for the `done` message.
 CHANGES: Dict[str, Callable[[Run, Message], Message]] = {
     "write_file": write_file,
     "remove_file": remove_file,

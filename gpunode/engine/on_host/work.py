@@ -9,7 +9,7 @@ from typing import Any
 from gpunode.agent.failures import Failure
 from gpunode.agent.record import Run, lock_holder, take_lock
 from gpunode.agent.system import below, failure_of, last, line_of, run
-from gpunode.engine.on_host.changes import make, refuse_unknown
+from gpunode.engine.on_host.changes import CHANGES, refuse_unknown
 from gpunode.engine.on_host.guard import end_killed_runs, forget_payloads, put_back, read_guard
 from gpunode.engine.on_host.journal import (
     complete,
@@ -52,7 +52,7 @@ def work(this: Run) -> None:
             start = time.monotonic()
             this.send({"type": "start", "n": this.n})
             note(this, change)
-            detail = make(this, change)
+            detail = CHANGES[change["kind"]](this, change)
             complete(this, change)
             this.send({"type": "done", "n": this.n, "seconds": time.monotonic() - start, "detail": detail})
     except (Exception, KeyboardInterrupt) as error:
