@@ -21,8 +21,9 @@ class Section:
             self._error = error
         self._ended.set()
 
-    def wait(self) -> None:
-        self._ended.wait()
+    def wait(self, seconds: Optional[float] = None) -> bool:
+        """Whether it has ended, at once or after these seconds."""
+        return self._ended.wait(seconds)
 
     def result(self, deadline: Optional[float] = None, patience: float = 0.0) -> Any:
         """What was read. Raises what the reading raised, and OSError at the deadline, which is `patience` after the beginning."""

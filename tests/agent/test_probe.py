@@ -428,16 +428,6 @@ def test_the_kubelet_of_k3s_is_known_by_its_service(host: Host) -> None:
     assert seen.files[BINARY].ctime
 
 
-def test_the_kubelet_of_k0s_is_known_by_its_service(host: Host) -> None:
-    """k0s says its version by another word."""
-    host.program("k0s", '[ "$1" = version ] && echo v1.36.1+k0s.0')
-    host.unit("k0sworker.service", MainPID=812)
-    host.write("/etc/systemd/system/k0sworker.service", "[Service]\nExecStart=/usr/local/bin/k0s worker\n")
-    kubelet = answers.parse_facts(host.probe(units=places.watch().units)).kubelet
-    assert kubelet is not None
-    assert kubelet.version == "1.36.1+k0s.0"
-
-
 def test_the_kubelet_of_microk8s_is_known_by_its_service(host: Host) -> None:
     """The snap has its version, and a file of arguments its gates."""
     host.program("snap", 'echo "Name  Version"; echo "$2  v1.32.9  8355  1.32/stable  canonical**  classic"')
@@ -456,15 +446,21 @@ def test_the_kubelet_of_microk8s_is_known_by_its_service(host: Host) -> None:
     assert start.gates == {"A": True}
 
 
-def test_the_kubelet_of_microshift_is_known_by_its_service(host: Host) -> None:
-    """Its version is OpenShift's, which tells that of Kubernetes."""
-    host.program("microshift", "echo 'MicroShift Version: 4.18.4'; echo 'Base OCP Version: 4.18.4'")
-    host.unit("microshift.service", MainPID=812)
-    host.write("/usr/lib/systemd/system/microshift.service", "[Service]\nExecStart=microshift run\n")
+@pytest.mark.parametrize(
+    ("program", "unit", "prints", "version", "minor"),
+    [
+        ("k0s", "k0sworker", "v1.36.1+k0s.0", "1.36.1+k0s.0", 36),
+        ("microshift", "microshift", "MicroShift Version: 4.18.4", "4.18.4", 31),  # OpenShift's
+    ],
+)
+def test_the_kubelet_of_a_product_is_known_by_its_service(
+    host: Host, program: str, unit: str, prints: str, version: str, minor: int
+) -> None:
+    host.program(program, f'[ "$1" = version ] && echo "{prints}"; echo "Base OCP Version: 4.18.4"')
+    host.unit(f"{unit}.service", MainPID=812)
     kubelet = answers.parse_facts(host.probe(units=places.watch().units)).kubelet
     assert kubelet is not None
-    assert kubelet.version == "4.18.4"
-    assert minors.minor(kubelet.version) == 31
+    assert (kubelet.version, minors.minor(kubelet.version)) == (version, minor)
 
 
 def test_a_kubelet_that_does_not_run_is_heard_without_systemds_chatter(host: Host) -> None:
@@ -723,6 +719,13 @@ def test_a_damaged_answer_of_dpkg_is_named(host: Host, line: str) -> None:
     for section in ("packages", "half_installed"):
         assert seen.errors[section].startswith("dpkg-query -W: expected a package's state, got ")
         assert seen.errors[section].endswith("; check /var/lib/dpkg/status")
+
+
+def test_a_dpkg_that_fails_is_no_host_without_packages(host: Host) -> None:
+    host.program("dpkg-query", "echo 'dpkg-query: error: near line 3:' >&2; echo ' no name' >&2; exit 2")
+    host.program("apt-get", "")
+    seen = answers.parse_facts(host.probe(packages=("cuda*",)))
+    assert seen.errors["packages"] == "dpkg-query: error: near line 3:  no name"
 
 
 def test_an_apply_under_way_is_seen(host: Host) -> None:

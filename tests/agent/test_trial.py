@@ -102,6 +102,16 @@ def test_an_image_without_a_shell_lists_its_gpus(host: Host, words: str) -> None
     assert host.calls()[-1].endswith(f"--entrypoint=nvidia-smi {PLUGIN} -L")
 
 
+def test_a_container_that_hangs_is_no_host_that_does(host: Host) -> None:
+    """The agent reports that it is at work; the connection would be closed before the container's time is over."""
+    tool(host, "docker", PLUGIN, runs='until [ -e "$GPUNODE_ROOT/state/go" ]; do sleep 0.02; done')
+    agent = host.start({**wire.container_job("docker", PLUGIN), "beat": 0.05})
+    assert agent.stdout
+    assert b'{"type": "alive"}\n' in agent.stdout
+    host.write("/state/go", "")
+    assert b'"status": 0' in agent.stdout.read()
+
+
 def test_ctr_leaves_no_container_of_an_earlier_trial(host: Host) -> None:
     """One that did not end kept its name, and every later one failed; 124 is a tool that ran out of time."""
     tool(host, "ctr", PLUGIN, runs='case "$*" in *" run "*) exit 124;; esac')

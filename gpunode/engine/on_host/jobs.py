@@ -59,9 +59,17 @@ def answer_confirm(_program: bytes, job: Message) -> Iterator[Message]:
 
 
 def answer_container(_program: bytes, job: Message) -> Iterator[Message]:
+    from gpunode.agent.section import Section
+    from gpunode.engine.on_host.runs import BEAT_SECONDS
     from gpunode.links.runtime.on_host.container_test import test_container
 
-    yield dict(test_container(job["runtime"], job["image"]), type="container")
+    test = Section(test_container, job["runtime"], job["image"])
+    try:
+        while not test.wait(job.get("beat", BEAT_SECONDS)):
+            yield {"type": "alive"}
+    finally:
+        test.wait()  # without a reader, too, as it removes its container
+    yield dict(test.result(), type="container")
 
 
 def answer_measure(_program: bytes, job: Message) -> Iterator[Message]:
@@ -116,23 +124,11 @@ def detached(verb: str, name: str) -> None:
     this = Run(name)
     crash = os.open(below(this.record + "/crash.log"), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     os.dup2(crash, 2)
-    DETACHED[verb](this)
+    if verb == "work":
+        from gpunode.engine.on_host.work import work
 
+        work(this)
+    else:
+        from gpunode.engine.on_host.guard import restore_later
 
-def work(this: Run) -> None:
-    from gpunode.engine.on_host.work import work
-
-    work(this)
-
-
-def restore(this: Run, wait: bool = True) -> None:
-    from gpunode.engine.on_host.guard import restore_later
-
-    restore_later(this, wait)
-
-
-DETACHED: Dict[str, Callable[[Run], None]] = {
-    "work": work,
-    "restore": restore,
-    "boot": lambda this: restore(this, wait=False),
-}
+        restore_later(this, wait=verb == "restore")

@@ -56,9 +56,10 @@ def installed(rows: List[List[str]], native: str, broken: bool = False) -> Dict[
 
 def dpkg_rows(patterns: List[str]) -> List[List[str]]:
     shape = "${db:Status-Abbrev}\t${Package}\t${Version}\t${Architecture}\n"
-    rows = [
-        line.split("\t") for line in run("dpkg-query", "-W", "-f", shape, *patterns).out.split("\n") if line
-    ]
+    answer = run("dpkg-query", "-W", "-f", shape, *patterns)
+    if answer.status not in (0, 1, 127):  # 1: a pattern matches none
+        raise OSError(" ".join(last(answer.message, 2)))
+    rows = [line.split("\t") for line in answer.out.split("\n") if line]
     for row in rows:
         if len(row) != 4 or len(row[0]) < 2:
             raise OSError(
