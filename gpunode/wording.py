@@ -13,17 +13,19 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """A command of gpunode's that a user can run next: `gpunode provision --limit gpu-01`."""
+    """A command of gpunode's that a user can run next: `gpunode provision --limit gpu-01`; and what it `does`, for a line below."""
 
     name: str  # provision, plugin deploy
     options: str = ""
+    does: str = ""
 
     def __str__(self) -> str:
         return self.on("")
 
     def on(self, inventory: str) -> str:
         """The command for this inventory, already quoted; "": the usual one."""
-        return " ".join(filter(None, ("gpunode", self.name, inventory, self.options)))
+        command = " ".join(filter(None, ("gpunode", self.name, inventory, self.options)))
+        return command + (f"\nit will {self.does}" if self.does else "")
 
 
 class Advice(str):

@@ -64,6 +64,7 @@ def fix_for_all(fix: str, hosts: Sequence[str]) -> str:
 def _for_all(parts: Sequence[str | Command], host: str, limit: str) -> Iterator[str | Command]:
     for part in parts:
         if isinstance(part, Command):
-            yield replace(part, options=part.options.replace(f"--limit {host}", limit))
+            options = part.options.replace(f"--limit {host}", limit)
+            yield replace(part, options=options, does=common(part.does, host))
         else:
             yield common(part, host)

@@ -128,7 +128,9 @@ def find_impact(
 def add_to_fix(fix: str, member: Member, *, clustered: bool = True) -> str:
     """The fix, its command with what a provision of the member's host interrupts, and whose work. It can be pasted into a shell.
     `clustered`: the inventory has a cluster, or nothing is said of pods that are not known."""
-    if not member.has_changes or "gpunode provision" not in fix:
+    first, *more = fix.parts if isinstance(fix, Advice) else (fix,)
+    commands = [part for part in (first, *more) if isinstance(part, Command) and part.name == "provision"]
+    if not member.has_changes or not commands:
         return fix
     disturbed = member.disturbs
     what = disturbed.what.describe("reload of the modules or reboot" if disturbed.reload else "reboot")
@@ -139,12 +141,11 @@ def add_to_fix(fix: str, member: Member, *, clustered: bool = True) -> str:
         whom = f"disturbs {few(hit, 3)}"
     else:
         whom = "" if disturbed.pods is None else "disturbs no pod"
-    text = "; ".join(filter(None, ("" if "it will " in fix else what, whom)))
+    text = "; ".join(filter(None, ("" if commands[0].does else what, whom)))
     if not text:
         return fix
-    first, *more = fix.parts if isinstance(fix, Advice) else (fix,)
     if isinstance(first, Command) and str(more[0] if more else "\n").startswith("\n"):
-        return Advice(first, f"   # {text}", *more)
+        return Advice(replace(first, options=f"{first.options}   # {text}"), *more)
     return lines((fix, f"({text})"), " ")
 
 

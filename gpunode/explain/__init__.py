@@ -110,7 +110,7 @@ class Explanation:
     command: str
     source: str
     alternative: Alternative | None = None
-    general: bool = False  # the line names a program that failed, and proves no cause
+    general: bool = False  # the line proves no cause, or another line has it
 
 
 def explain(text: str) -> Explanation | None:
@@ -136,7 +136,8 @@ def explain(text: str) -> Explanation | None:
         return _explanation(code, what, "", "see-message", source)
     reported = _reports_failure(text)
     row = next(
-        (row for row in _lines() if (reported or not _is_general(row)) and row["pattern"].search(text)), None
+        (row for row in _lines() if (reported or not row.get("failure")) and row["pattern"].search(text)),
+        None,
     )
     if (row is None or row["fault"] == "unknown") and (kind := _cuda(text)):
         row = next(other for other in _lines() if other["code"] == kind)
@@ -162,7 +163,8 @@ def _words() -> Mapping[str, re.Pattern[str]]:
 
 
 def _is_general(row: Mapping[str, Any]) -> bool:
-    return bool(row.get("failure"))
+    """Whether it names no cause, or another line's."""
+    return row["action"] == "follow-other" and (bool(row.get("failure")) or row["fault"] != "unknown")
 
 
 def _cuda(text: str) -> str:
@@ -234,19 +236,9 @@ def explain_lines(text: str) -> Sequence[tuple[str, Explanation]]:
             known.setdefault(explanation, line.strip())
     others = [meaning for meaning, line in known.items() if OF_SMI in line]
     own = [meaning for meaning in known if meaning not in others]
-    specific = [meaning for meaning in own if meaning.code not in _general()] or own
+    specific = [meaning for meaning in own if not meaning.general] or own
     ranked = [*sorted(specific, key=lambda meaning: meaning.fault == "unknown"), *others]
     return [(known[meaning], meaning) for meaning in ranked]
-
-
-@cache
-def _general() -> frozenset[str]:
-    """The codes of rows that name no cause, or another line's."""
-    return frozenset(
-        row["code"]
-        for row in _lines()
-        if row["action"] == "follow-other" and (row.get("failure") or row["fault"] != "unknown")
-    )
 
 
 def _xid(code: int, gpu: str = "", rest: str = "") -> Explanation | None:
@@ -306,7 +298,7 @@ def _line(row: Mapping[str, Any]) -> Explanation:
         row["fault"],
         row["action"],
         _join(
-            GENERAL if _is_general(row) else "",
+            GENERAL if row.get("failure") else "",
             advice["next"],
             "" if "command" in row else advice.get("first", ""),
         ),
@@ -329,7 +321,7 @@ def _lines() -> Sequence[Mapping[str, Any]]:
         }
         for row in cast("Sequence[Mapping[str, Any]]", table("gpunode.explain", "lines.yaml"))
     ]
-    return sorted(rows, key=_is_general)
+    return sorted(rows, key=lambda row: "failure" in row)
 
 
 def _numbers(value: int | Sequence[int]) -> Sequence[int]:

@@ -56,14 +56,14 @@ def judge_by_plan(outcome: Outcome, layer: Layer, text: str, *steps: str) -> Ver
     if step is None:
         return Verdict.ok(layer, text)
     will = "; ".join(diff.headline(change) for change in step.changes)
-    fix = lines((fix_by_plan(outcome, layer, "", *steps), f"it will {will}"))
+    fix = fix_by_plan(outcome, layer, "", *steps, does=will)
     wrote = (writers.of_change(outcome.facts, change) for change in step.changes)
     codes = tuple(dict.fromkeys(writer.code for writer in wrote if writer))
     cause = faults(step, outcome.facts)
     return Verdict(layer, "broken", text, Problem("", text, layer, cause=cause, fix=fix, writers=codes))
 
 
-def fix_by_plan(outcome: Outcome, layer: Layer, by_hand: str, *steps: str) -> str:
+def fix_by_plan(outcome: Outcome, layer: Layer, by_hand: str, *steps: str, does: str = "") -> str:
     """`provision` where one of these steps has changes; else the fix by hand.
 
     A host that is refused for another layer needs that fixed first.
@@ -71,7 +71,7 @@ def fix_by_plan(outcome: Outcome, layer: Layer, by_hand: str, *steps: str) -> st
     if outcome.status == "refused" and (problem := outcome.problem):
         return problem.fix if problem.layer == layer else lines((problem.what, problem.fix))
     if waiting_step(outcome, *steps, "reboot"):
-        return Advice(Command("provision", f"--limit {outcome.host}"))
+        return Advice(Command("provision", f"--limit {outcome.host}", does))
     return by_hand
 
 

@@ -39,7 +39,7 @@ from gpunode.model import (
     StepPlan,
     Verdict,
 )
-from gpunode.wording import Advice, Command, lines
+from gpunode.wording import Advice, Command, advise
 from tests import cases
 
 from .conftest import GPU_NODE, add_node, pod
@@ -415,10 +415,10 @@ def test_the_command_of_a_fix_can_be_pasted_and_says_what_it_interrupts() -> Non
         impact.add_to_fix(command, member)
         == "gpunode provision --limit n1   # restart of containerd; disturbs no pod"
     )
-    more = impact.add_to_fix(lines((command, "it will restart containerd")), member)
+    more = impact.add_to_fix(Advice(Command("provision", "--limit n1", "restart containerd")), member)
     assert more == "gpunode provision --limit n1   # disturbs no pod\nit will restart containerd"
     reboot = replace(outcome, disturbs=replace(restart, what=Disturbance(reboot=True)))
-    sentence = impact.add_to_fix("Then `gpunode provision`.", replace(member, outcome=reboot))
+    sentence = impact.add_to_fix(advise("Then `gpunode provision`."), replace(member, outcome=reboot))
     assert sentence == "Then `gpunode provision`. (reboot; disturbs ml/a)"
     assert impact.add_to_fix(command, replace(member, outcome=replace(outcome, plan=None))) == command
 
