@@ -107,8 +107,17 @@ def add_node(
     )
 
 
-def pod(name: str, *, node: str = "", namespace: str = NS, gpus: int = 0, **more: Any) -> Object:
-    limits = {"nvidia.com/gpu": str(gpus)} if gpus else {}
+def pod(
+    name: str,
+    *,
+    node: str = "",
+    namespace: str = NS,
+    gpus: int = 0,
+    asks: dict[str, int] | None = None,
+    **more: Any,
+) -> Object:
+    """It runs, and asks for GPUs, or for these resources."""
+    limits = {resource: str(count) for resource, count in (asks or {"nvidia.com/gpu": gpus}).items() if count}
     return {
         "kind": "Pod",
         "metadata": {"name": name, "namespace": namespace, "labels": more.pop("labels", {})},

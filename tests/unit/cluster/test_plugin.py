@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -53,6 +54,44 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watch, "USUAL", 0.0)
 
 
+Deploy = Callable[..., plugin.Rollout]
+Wait = Callable[..., nodes.Node]
+Running = Callable[..., None]
+
+
+@pytest.fixture
+def deploy(api: Api, told: list[str]) -> Deploy:
+    """Deploys the plugin; it is waited for 10 seconds, unless `more` has it otherwise."""
+    usual = {"seconds": 10, "notify": told.append}
+
+    def deploy(
+        config: PluginConfig | None = None, *, image: PluginImage = IMAGE, **more: Any
+    ) -> plugin.Rollout:
+        spec = Spec(NS, image, config, more.pop("publish", PluginPublish()))
+        return plugin.deploy(api, spec, **{**usual, **more})
+
+    return deploy
+
+
+@pytest.fixture
+def wait(api: Api, told: list[str]) -> Wait:
+    """Waits until a node offers these GPUs, a minute, unless `more` has it otherwise."""
+    usual = {"namespace": NS, "seconds": 60, "notify": told.append}
+    return lambda node, wanted, **more: capacity.wait_allocatable(api, node, wanted, **{**usual, **more})
+
+
+@pytest.fixture
+def running(fake: FakeApi, deploy: Deploy) -> Running:
+    """Makes the node `a`, which has so many GPUs and offers these shares, and deploys the plugin on it."""
+
+    def running(gpus: int = 0, config: PluginConfig | None = None, **offers: Any) -> None:
+        add_node(fake, "a", gpus, labels=GPU_NODE, **offers)
+        PluginController(fake)
+        deploy(config)
+
+    return running
+
+
 def event(fake: FakeApi, about: dict[str, Any], message: str) -> None:
     """A warning about an object."""
     fake.put(
@@ -67,17 +106,27 @@ def event(fake: FakeApi, about: dict[str, Any], message: str) -> None:
     )
 
 
+def registering(fake: FakeApi, told: list[str]) -> Callable[[str], None]:
+    """Tells `told`, and has the kubelet of the node `a` count two GPUs."""
+
+    def register(words: str) -> None:
+        told.append(words)
+        add_node(fake, "a", 2, labels=GPU_NODE)
+
+    return register
+
+
 def living(fake: FakeApi, node: str) -> dict[str, Any]:
     return next(item for item in fake.all("Pod") if item["spec"]["nodeName"] == node)
 
 
-def test_it_is_deployed_where_it_runs_on_every_gpu_node(api: Api, fake: FakeApi, told: list[str]) -> None:
+def test_it_is_deployed_where_it_runs_on_every_gpu_node(fake: FakeApi, deploy: Deploy) -> None:
     """Pods come up on the labelled nodes; a second deploy has nothing to do and waits for nothing."""
     add_node(fake, "a", 2, labels=GPU_NODE)
     add_node(fake, "b", 4, labels=GPU_NODE)
     add_node(fake, "cpu")
     PluginController(fake)
-    rollout = plugin.deploy(api, Spec(NS, IMAGE), seconds=10, notify=told.append)
+    rollout = deploy()
     assert rollout.good
     assert [
         (row.node.name, row.pod["status"]["phase"], row.node.allocatable) for row in rollout.states.values()
@@ -85,17 +134,19 @@ def test_it_is_deployed_where_it_runs_on_every_gpu_node(api: Api, fake: FakeApi,
         ("a", "Running", 2),
         ("b", "Running", 4),
     ]
-    again = plugin.deploy(api, Spec(NS, IMAGE), seconds=10, notify=told.append)
+    again = deploy()
     assert again.good
     assert {difference.action for difference in again.differences} == {"same"}
 
 
-def test_pods_that_began_with_another_driver_are_replaced(api: Api, fake: FakeApi, told: list[str]) -> None:
+def test_pods_that_began_with_another_driver_are_replaced(
+    fake: FakeApi, told: list[str], deploy: Deploy
+) -> None:
     """A container keeps the libraries that it was started with; only the nodes named are touched."""
     for name in ("a", "b"):
         add_node(fake, name, 2, labels=GPU_NODE)
     controller = PluginController(fake)
-    plugin.deploy(api, Spec(NS, IMAGE), seconds=10, notify=told.append)
+    deploy()
     daemonset = next(item for item in fake.all("DaemonSet") if item["metadata"]["name"] == DAEMONSET)
     before = {node: living(fake, node)["metadata"]["uid"] for node in ("a", "b")}
 
@@ -104,8 +155,7 @@ def test_pods_that_began_with_another_driver_are_replaced(api: Api, fake: FakeAp
         if not any(item["spec"]["nodeName"] == "a" for item in fake.all("Pod")):
             controller.start(daemonset, "a", "new")
 
-    scope = Scope(renew={before["a"]})
-    assert plugin.deploy(api, Spec(NS, IMAGE), seconds=10, notify=replace, scope=scope).good
+    assert deploy(notify=replace, scope=Scope(renew={before["a"]})).good
     after = {node: living(fake, node)["metadata"]["uid"] for node in ("a", "b")}
     assert after["a"] != before["a"]
     assert after["b"] == before["b"]
@@ -113,14 +163,14 @@ def test_pods_that_began_with_another_driver_are_replaced(api: Api, fake: FakeAp
 
 @pytest.mark.usefixtures("impatient")
 def test_one_node_that_cannot_pull_is_a_row_not_an_exception(
-    api: Api, fake: FakeApi, told: list[str]
+    fake: FakeApi, told: list[str], deploy: Deploy
 ) -> None:
     """The other node is right, and the bad one has the registry's words."""
     add_node(fake, "a", 2, labels=GPU_NODE)
     add_node(fake, "b", 2, labels=GPU_NODE)
     PluginController(fake, {"b": NOT_PULLED})
     fake.react("Pod", lambda item: event(fake, item, PULL) if item["spec"]["nodeName"] == "b" else None)
-    rollout = plugin.deploy(api, Spec(NS, IMAGE), seconds=1, notify=told.append)
+    rollout = deploy(seconds=1)
     assert [(row.node.name, why_of(row)) for row in rollout.states.values()] == [
         ("a", ""),
         ("b", f"ImagePullBackOff: {PULL}"),
@@ -130,14 +180,14 @@ def test_one_node_that_cannot_pull_is_a_row_not_an_exception(
 
 @pytest.mark.usefixtures("impatient")
 def test_images_that_cannot_be_pulled_are_not_waited_for_to_the_end(
-    api: Api, fake: FakeApi, told: list[str], monkeypatch: pytest.MonkeyPatch
+    fake: FakeApi, monkeypatch: pytest.MonkeyPatch, deploy: Deploy
 ) -> None:
     """Once every node that is waited for has failed to pull for a while; `seconds` is never reached."""
     monkeypatch.setattr(pods, "PULL", 0.0)
     for name in ("a", "b"):
         add_node(fake, name, 2, labels=GPU_NODE)
     PluginController(fake, {"b": NOT_PULLED})
-    rollout = plugin.deploy(api, Spec(NS, IMAGE), seconds=10_000, notify=told.append)
+    rollout = deploy(seconds=10_000)
     assert [(row.node.name, bool(row.reason)) for row in rollout.states.values()] == [
         ("a", False),
         ("b", True),
@@ -163,12 +213,12 @@ def test_removing_takes_only_labels_that_gpunode_set_for_the_plugin(
     assert others.labels["gpunode.dev/gpu"] == "true"
 
 
-def test_a_plugin_that_runs_and_is_not_ready_says_why(api: Api, fake: FakeApi, told: list[str]) -> None:
+def test_a_plugin_that_runs_and_is_not_ready_says_why(fake: FakeApi, deploy: Deploy) -> None:
     """From "it runs" nobody knows what to do; its own last words say what it waits for."""
     add_node(fake, "a", 2, labels=GPU_NODE)
     PluginController(fake, {"a": NOT_READY})
     publish(fake, "a", status(not_ready=document.Reason("driver-not-loaded", "NVML: Driver Not Loaded")))
-    rollout = plugin.deploy(api, Spec(NS, IMAGE), seconds=1, notify=told.append)
+    rollout = deploy(seconds=1)
     assert [(row.reason.code, why_of(row)) for row in rollout.states.values()] == [
         ("driver-not-loaded", "the plugin is not ready: NVML: Driver Not Loaded")
     ]
@@ -180,43 +230,37 @@ DEAD = "the node is not Ready: Kubelet stopped posting node status."
 @pytest.mark.parametrize(
     ("ready", "state", "scope", "why"),
     [
-        (
-            True,
-            NOT_READY,
-            Scope(hopeless=["b"]),
-            {"a": "", "b": "it is not ready yet"},
-        ),  # it cannot become so
+        (True, NOT_READY, Scope(hopeless=["b"]), {"a": "", "b": "it is not ready yet"}),  # never will be
         (False, {"phase": "Pending"}, Scope(), {"a": "", "b": DEAD}),
         (True, NOT_PULLED, Scope(only=["a"]), {"a": ""}),  # --limit
     ],
     ids=["hopeless", "dead", "not asked for"],
 )
 def test_such_a_node_is_not_waited_for(
-    api: Api, fake: FakeApi, told: list[str], ready: bool, state: dict[str, Any], scope: Scope, why: object
+    fake: FakeApi, deploy: Deploy, ready: bool, state: dict[str, Any], scope: Scope, why: object
 ) -> None:
-    """The rest is done at once."""
     add_node(fake, "a", 2, labels=GPU_NODE)
     add_node(fake, "b", 2, labels=GPU_NODE, ready=ready)
     PluginController(fake, {"b": state})
-    rollout = plugin.deploy(api, Spec(NS, IMAGE), seconds=60, notify=told.append, scope=scope)
+    rollout = deploy(seconds=60, scope=scope)
     assert {row.node.name: why_of(row) for row in rollout.states.values()} == why
 
 
-def test_no_labelled_node_is_an_error_with_the_way_out(api: Api, fake: FakeApi, told: list[str]) -> None:
+def test_no_labelled_node_is_an_error_with_the_way_out(fake: FakeApi, deploy: Deploy) -> None:
     """A DaemonSet without nodes would be ready with nothing; that is not what was asked for."""
     add_node(fake, "a", 2)
     with pytest.raises(ClusterError) as caught:
-        plugin.deploy(api, Spec(NS, IMAGE), seconds=60, notify=told.append)
+        deploy(seconds=60)
     assert "carries the label gpunode.dev/gpu=true" in caught.value.message
     assert "gpunode provision" in caught.value.hint
 
 
-def test_what_admission_said_is_the_reason_for_missing_pods(api: Api, fake: FakeApi, told: list[str]) -> None:
+def test_what_admission_said_is_the_reason_for_missing_pods(fake: FakeApi, deploy: Deploy) -> None:
     """The DaemonSet controller leaves it as an event; repeated ones come with a prefix nobody needs."""
     add_node(fake, "a", 2, labels=GPU_NODE)
     words = 'Error creating: pods "x" is forbidden: violates PodSecurity "restricted:latest"'
     fake.react("DaemonSet", lambda item: event(fake, item, f"(combined from similar events): {words}"))
-    rollout = plugin.deploy(api, Spec(NS, IMAGE), seconds=1, notify=told.append)
+    rollout = deploy(seconds=1)
     assert [why_of(row) for row in rollout.states.values()] == [words]
     (row,) = rollout.states.values()
     assert row.reason is not None
@@ -225,11 +269,13 @@ def test_what_admission_said_is_the_reason_for_missing_pods(api: Api, fake: Fake
 
 
 @pytest.mark.usefixtures("impatient")
-def test_a_pod_of_the_old_template_does_not_count(api: Api, fake: FakeApi, told: list[str]) -> None:
+def test_a_pod_of_the_old_template_does_not_count(
+    api: Api, fake: FakeApi, told: list[str], deploy: Deploy
+) -> None:
     """After a new image the wait goes on until the controller has replaced the pod."""
     add_node(fake, "a", 2, labels=GPU_NODE)
     controller = PluginController(fake)
-    plugin.deploy(api, Spec(NS, IMAGE), seconds=10, notify=told.append)
+    deploy()
 
     def replace(words: str) -> None:
         told.append(words)
@@ -237,7 +283,7 @@ def test_a_pod_of_the_old_template_does_not_count(api: Api, fake: FakeApi, told:
         fake.drop(f"/api/v1/namespaces/{NS}/pods/{DAEMONSET}-a")
         controller.start(daemonset, "a", "new")
 
-    rollout = plugin.deploy(api, Spec(NS, REBUILT), seconds=60, notify=replace)
+    rollout = deploy(image=REBUILT, seconds=60, notify=replace)
     assert [(row.name, why_of(row)) for row in rollout.states.values()] == [("new", "")]
     assert told == [
         "waiting for the plugin on 1 of 1 Ready nodes; a: its pod waits for its replacement: a new version rolls out to a tenth of the nodes at a time"
@@ -246,26 +292,26 @@ def test_a_pod_of_the_old_template_does_not_count(api: Api, fake: FakeApi, told:
 
 @pytest.mark.parametrize("reason", ["ImagePullBackOff", "ErrImageNeverPull"])
 def test_a_pod_without_its_image_from_before_is_replaced_at_once(
-    api: Api, fake: FakeApi, told: list[str], reason: str
+    fake: FakeApi, deploy: Deploy, reason: str
 ) -> None:
     """The image may have been brought meanwhile; nobody waits five minutes for the kubelet to try again."""
     add_node(fake, "a", 2, labels=GPU_NODE)
     state = {"name": "device-plugin", "state": {"waiting": {"reason": reason, "message": "…"}}}
     controller = PluginController(fake, {"a": {"phase": "Pending", "containerStatuses": [state]}})
-    plugin.deploy(api, Spec(NS, IMAGE), seconds=0, notify=told.append)
+    deploy(seconds=0)
     controller.states.clear()
-    plugin.deploy(api, Spec(NS, IMAGE), seconds=0, notify=told.append)
+    deploy(seconds=0)
     assert not has(fake, "Pod", f"{DAEMONSET}-a", NS)
 
 
-def test_status_shows_each_node_with_its_last_line(api: Api, fake: FakeApi, told: list[str]) -> None:
+def test_status_shows_each_node_with_its_last_line(api: Api, fake: FakeApi, deploy: Deploy) -> None:
     """Node, pod, restarts, GPUs, the last line of the log; a labelled node without a pod is a row too."""
     add_node(fake, "a", 2, labels=GPU_NODE)
     add_node(fake, "cpu")
     PluginController(
         fake, {"a": {**UP, "containerStatuses": [{"name": "device-plugin", "restartCount": 3, "state": {}}]}}
     )
-    plugin.deploy(api, Spec(NS, IMAGE), seconds=10, notify=told.append)
+    deploy()
     add_node(fake, "late", labels=GPU_NODE)
     fake.logs[f"{DAEMONSET}-a", "device-plugin"] = "starting\nregistered nvidia.com/gpu\n"
     first, second = overview.status(api, NS)
@@ -277,14 +323,12 @@ def test_status_shows_each_node_with_its_last_line(api: Api, fake: FakeApi, told
     assert second.reason.what == "DaemonSet gpunode-device-plugin has no pod there yet"
 
 
-def test_status_calls_a_node_without_all_its_gpus_in_trouble(
-    api: Api, fake: FakeApi, told: list[str]
-) -> None:
+def test_status_calls_a_node_without_all_its_gpus_in_trouble(api: Api, fake: FakeApi, deploy: Deploy) -> None:
     """A plugin pod that runs is not enough."""
     for name, gpus in (("none", 0), ("some", 4), ("all", 4)):
         add_node(fake, name, gpus, labels=GPU_NODE)
     PluginController(fake)
-    plugin.deploy(api, Spec(NS, IMAGE), seconds=10, notify=told.append)
+    deploy()
     fake.update("Node", "some", status={"allocatable": {"nvidia.com/gpu": "3"}})
     rows = {row.node: row for row in overview.status(api, NS)}
     assert "the kubelet does not count its GPUs yet" in rows["none"].wrong
@@ -294,84 +338,67 @@ def test_status_calls_a_node_without_all_its_gpus_in_trouble(
 
 
 def test_memory_under_a_name_of_its_own_is_what_the_node_offers(
-    api: Api, fake: FakeApi, told: list[str]
+    api: Api, fake: FakeApi, wait: Wait, running: Running
 ) -> None:
     """Waited for by that name; and its node lacks nothing once it is there."""
     named = "example.com/mem"
     config = PluginConfig(f"version: v1\nsharing: {{memory: {{name: {named}}}}}\n")
-    add_node(fake, "a", 0, labels=GPU_NODE)
-    PluginController(fake)
-    plugin.deploy(api, Spec(NS, IMAGE, config), seconds=10, notify=told.append)
+    running(0, config)
     with pytest.raises(ClusterError, match=f"a offers 0 {named} after 1 s"):
-        capacity.wait_allocatable(api, "a", named, namespace=NS, seconds=1, notify=told.append)
+        wait("a", named, seconds=1)
     assert overview.status(api, NS, config)[0].missing
     fake.update("Node", "a", status={"allocatable": {named: "32"}, "capacity": {named: "32"}})
-    assert (
-        capacity.wait_allocatable(api, "a", named, namespace=NS, seconds=60, notify=told.append).name == "a"
-    )
+    assert wait("a", named).name == "a"
     assert overview.status(api, NS, config)[0].missing == ""
 
 
 @pytest.mark.usefixtures("impatient")
-def test_gpus_that_come_late_are_waited_for(api: Api, fake: FakeApi, told: list[str]) -> None:
+def test_gpus_that_come_late_are_waited_for(
+    fake: FakeApi, told: list[str], wait: Wait, running: Running
+) -> None:
     """The kubelet updates the node when the plugin has registered; the wait ends with that."""
-    add_node(fake, "a", 0, labels=GPU_NODE)
-    PluginController(fake)
-    plugin.deploy(api, Spec(NS, IMAGE), seconds=10, notify=told.append)
+    running()
     publish(fake, "a", status(problem=document.Reason("driver-not-loaded", "driver not loaded")))
-
-    def register(words: str) -> None:
-        told.append(words)
-        add_node(fake, "a", 2, labels=GPU_NODE)
-
-    node = capacity.wait_allocatable(api, "a", 2, namespace=NS, seconds=60, notify=register)
-    assert node.allocatable == 2
+    assert wait("a", 2, notify=registering(fake, told)).allocatable == 2
     reason = (
         "the plugin runs, but the kubelet does not count its GPUs yet; the plugin reports: driver not loaded"
     )
     assert f"a offers 0 of 2 GPUs; {reason}" in told
 
 
-def test_a_usual_wait_is_told_without_the_plugins_log(api: Api, fake: FakeApi, told: list[str]) -> None:
+def test_a_usual_wait_is_told_without_the_plugins_log(
+    fake: FakeApi, told: list[str], wait: Wait, running: Running
+) -> None:
     """What it logs while all is well only worries people."""
-    add_node(fake, "a", 0, labels=GPU_NODE)
-    PluginController(fake)
-    plugin.deploy(api, Spec(NS, IMAGE), seconds=10, notify=told.append)
+    running()
     fake.logs[f"{DAEMONSET}-a", "device-plugin"] = "waiting for the kubelet\n"
-
-    def register(words: str) -> None:
-        told.append(words)
-        add_node(fake, "a", 2, labels=GPU_NODE)
-
-    capacity.wait_allocatable(api, "a", 2, namespace=NS, seconds=60, notify=register)
+    wait("a", 2, notify=registering(fake, told))
     assert told[-1] == "a offers 0 of 2 GPUs"
 
 
-def test_any_number_of_gpus_or_shares_of_them_will_do_where_none_is_known(
-    api: Api, fake: FakeApi, told: list[str]
-) -> None:
+def test_any_number_of_gpus_or_shares_of_them_will_do_where_none_is_known(fake: FakeApi, wait: Wait) -> None:
     """For who did not look at the host; a plugin that makes shares offers another resource."""
     add_node(fake, "a", 3, labels=GPU_NODE)
     add_node(fake, "b", 0, labels=GPU_NODE)
     fake.update("Node", "b", status={"allocatable": {"nvidia.com/gpu.shared": "8"}})
     for name in ("a", "b"):
-        capacity.wait_allocatable(api, name, None, namespace=NS, seconds=1, notify=told.append)
+        wait(name, None, seconds=1)
     add_node(fake, "none", 0, labels=GPU_NODE)
     with pytest.raises(ClusterError, match="none offers 0 GPUs after 1 s: the plugin is not deployed"):
-        capacity.wait_allocatable(api, "none", None, namespace=NS, seconds=1, notify=told.append)
+        wait("none", None, seconds=1)
 
 
-def test_gpus_that_never_come_are_explained(api: Api, fake: FakeApi, told: list[str]) -> None:
+def test_gpus_that_never_come_are_explained(fake: FakeApi, wait: Wait) -> None:
     """One sentence: how many of how many, after how long, and the reason nearest to the cause."""
     add_node(fake, "a", 4, labels=GPU_NODE)
     with pytest.raises(ClusterError) as caught:
-        capacity.wait_allocatable(api, "a", 8, namespace=NS, seconds=1, notify=told.append)
+        wait("a", 8, seconds=1)
     assert (
         caught.value.message
         == "a offers 4 of 8 GPUs after 1 s: the plugin is not deployed in namespace gpunode"
     )
     with pytest.raises(ClusterError, match="there is no such node"):
-        capacity.wait_allocatable(api, "none", 8, namespace=NS, seconds=1, notify=told.append)
+        wait("none", 8, seconds=1)
 
 
 def why_of(state: State) -> str:
@@ -383,13 +410,13 @@ def why(api: Api, name: str, expected: int) -> str:
     return capacity.why_not(api, found, {} if expected is None else expected, NS).what
 
 
-def test_each_cause_of_missing_gpus_has_its_words(api: Api, fake: FakeApi, told: list[str]) -> None:
+def test_each_cause_of_missing_gpus_has_its_words(api: Api, fake: FakeApi, deploy: Deploy) -> None:
     """From the node down to the single GPU, the first thing that is wrong."""
     add_node(fake, "a", 4, labels=GPU_NODE)
     add_node(fake, "dead", 4, ready=False, labels=GPU_NODE)
     add_node(fake, "plain", 4)
     PluginController(fake)
-    plugin.deploy(api, Spec(NS, IMAGE), seconds=10, notify=told.append, scope=Scope(only=["a"]))
+    deploy(scope=Scope(only=["a"]))
     assert why(api, "dead", 4) == "the node is not Ready: Kubelet stopped posting node status."
     add_node(fake, "away", labels={"gpunode.dev/gpu": "paused"})
     assert "a run took the plugin off away for another driver" in why(api, "away", 4)
@@ -438,16 +465,14 @@ RESERVED = Reserved(
 def test_what_the_plugin_reports_is_the_cause(
     api: Api,
     fake: FakeApi,
-    told: list[str],
+    running: Running,
     annotation: bool,
     published: document.Status,
     code: str,
     words: str,
 ) -> None:
     """From the annotation as from the log; an annotation that no pod keeps up to date counts for nothing."""
-    add_node(fake, "a", 4, labels=GPU_NODE)
-    PluginController(fake)
-    plugin.deploy(api, Spec(NS, IMAGE), seconds=10, notify=told.append)
+    running(4)
     fake.update("Node", "a", status={"allocatable": {"nvidia.com/gpu": "3"}})
     publish(fake, "a", published, annotation=annotation)
     (node,) = nodes.fetch(api)
@@ -462,12 +487,10 @@ def test_what_the_plugin_reports_is_the_cause(
 
 @pytest.mark.parametrize("annotation", [True, False])
 def test_a_gpu_that_is_reserved_for_a_pod_is_not_called_unhealthy(
-    api: Api, fake: FakeApi, told: list[str], annotation: bool
+    api: Api, fake: FakeApi, running: Running, annotation: bool
 ) -> None:
     """Nothing is to be fixed: the pod has it by an earlier configuration."""
-    add_node(fake, "a", 4, labels=GPU_NODE)
-    PluginController(fake)
-    plugin.deploy(api, Spec(NS, IMAGE), seconds=10, notify=told.append)
+    running(4)
     fake.update("Node", "a", status={"allocatable": {"nvidia.com/gpu": "3"}})
     publish(fake, "a", status(reserved=(RESERVED,)), annotation=annotation)
     (node,) = nodes.fetch(api)
@@ -500,31 +523,27 @@ def test_pods_that_the_kubelet_does_not_name_are_found_by_their_uid(api: Api, fa
 
 
 @pytest.mark.usefixtures("impatient")
-def test_what_is_reserved_for_a_pod_is_not_waited_for(api: Api, fake: FakeApi, told: list[str]) -> None:
+def test_what_is_reserved_for_a_pod_is_not_waited_for(fake: FakeApi, wait: Wait, running: Running) -> None:
     """The pod may run for days. Where more is wrong than that, the wait goes on."""
-    add_node(fake, "a", 4, labels=GPU_NODE)
-    PluginController(fake)
-    plugin.deploy(api, Spec(NS, IMAGE), seconds=10, notify=told.append)
+    running(4)
     fake.update("Node", "a", status={"allocatable": {"nvidia.com/gpu": "0"}})
     publish(fake, "a", status(reserved=(RESERVED,)))
     with pytest.raises(ClusterError, match=r"a offers 0 of 4 GPUs after 0 s: 4 of 4 .* reserved") as caught:
-        capacity.wait_allocatable(api, "a", 4, namespace=NS, seconds=60, notify=told.append)
+        wait("a", 4)
     assert caught.value.hint == (
         "Nothing to fix: it is free again when default/m1 ends (`kubectl delete pod -n default m1` ends it)."
     )
     publish(fake, "a", status(reserved=(RESERVED,), lost=(XID,)))
     with pytest.raises(ClusterError, match="after 1 s") as caught:
-        capacity.wait_allocatable(api, "a", 4, namespace=NS, seconds=1, notify=told.append)
+        wait("a", 4, seconds=1)
     assert "kubectl describe node a" in caught.value.hint
 
 
 def test_a_gpu_that_the_kubelet_has_never_heard_of_is_the_cause(
-    api: Api, fake: FakeApi, told: list[str]
+    api: Api, fake: FakeApi, running: Running
 ) -> None:
     """And wrong in the plugin's status, which nothing else shows."""
-    add_node(fake, "a", 3, labels=GPU_NODE)
-    PluginController(fake)
-    plugin.deploy(api, Spec(NS, IMAGE), seconds=10, notify=told.append)
+    running(3)
     uncut = Unavailable("GPU-1", "1", "mig-uncut", "MIG is on", listed=False)
     publish(fake, "a", status(lost=(uncut,), resources={"nvidia.com/gpu": Resource(3, True)}))
     words = "GPU 1 (GPU-1) is not offered: MIG is on"
@@ -533,20 +552,12 @@ def test_a_gpu_that_the_kubelet_has_never_heard_of_is_the_cause(
 
 
 def test_removing_takes_all_of_it_and_leaves_labels_of_others(
-    api: Api, fake: FakeApi, told: list[str]
+    api: Api, fake: FakeApi, told: list[str], running: Running
 ) -> None:
     """Objects, pods, leftovers of vectoradd; the node keeps what people rely on."""
-    add_node(fake, "a", 2, labels=GPU_NODE)
-    PluginController(fake)
-    plugin.deploy(api, Spec(NS, IMAGE), seconds=10, notify=told.append)
+    running(2)
     left = {"app.kubernetes.io/managed-by": "gpunode", "app.kubernetes.io/name": "gpunode-vectoradd"}
-    fake.put(
-        {
-            "kind": "Pod",
-            "metadata": {"name": "left", "namespace": NS, "labels": left},
-            "spec": {"nodeName": ""},
-        }
-    )
+    fake.put(pod("left", labels=left))
     announced = plugin.find_removable(api, NS, notify=told.append)
     removed = plugin.remove(api, NS, seconds=60, notify=told.append)
     assert announced == removed
@@ -556,14 +567,14 @@ def test_removing_takes_all_of_it_and_leaves_labels_of_others(
     assert nodes.fetch(api)[0].labels["gpunode.dev/gpu"] == "true"
 
 
-def test_what_a_configuration_brought_goes_with_it(api: Api, fake: FakeApi, told: list[str]) -> None:
+def test_what_a_configuration_brought_goes_with_it(api: Api, fake: FakeApi, deploy: Deploy) -> None:
     """MPS control daemons and the configuration itself: the plan says so, deploying does it, once."""
     add_node(fake, "a", 2, labels=GPU_NODE)
     PluginController(fake)
     config = PluginConfig("version: v1", mps_root="/run/nvidia/mps")
 
     def deployed(config: PluginConfig | None) -> dict[str, str]:
-        rollout = plugin.deploy(api, Spec(NS, IMAGE, config), seconds=0.5, notify=told.append)
+        rollout = deploy(config, seconds=0.5)
         return {change.what: change.action for change in rollout.differences if change.action != "same"}
 
     assert deployed(config)[f"DaemonSet {NS}/gpunode-mps"] == "created"
@@ -584,30 +595,27 @@ def test_pods_of_mps_control_daemons_are_no_leftovers_and_are_renewed_with_the_d
     api: Api, fake: FakeApi, told: list[str]
 ) -> None:
     """They go with their DaemonSet, not before it; and hold the driver's libraries as the plugin's pods do."""
-    daemon = {**pod("gpunode-mps-a", node="a"), "status": UP}
-    daemon["metadata"]["labels"] = {OURS: "gpunode", "app.kubernetes.io/name": "gpunode-mps"}
-    fake.put(daemon)
+    labels = {OURS: "gpunode", "app.kubernetes.io/name": "gpunode-mps"}
+    fake.put(pod("gpunode-mps-a", node="a", labels=labels, **UP))
     assert plugin.find_removable(api, NS, notify=told.append) == ()
     assert [item["metadata"]["name"] for item in plugin.pods_on(api, NS, {"a"})] == ["gpunode-mps-a"]
     assert plugin.pods_on(api, NS, {"b"}) == []
 
 
-def test_shares_are_waited_for_by_resource(api: Api, fake: FakeApi, told: list[str], impatient: None) -> None:
+def test_shares_are_waited_for_by_resource(
+    fake: FakeApi, wait: Wait, running: Running, impatient: None
+) -> None:
     """A whole GPU is not enough where the other is to be shared; what is missing is said, with the plugin's words."""
-    add_node(fake, "a", 1, labels=GPU_NODE, gpu_shared=0)
-    PluginController(fake)
-    plugin.deploy(api, Spec(NS, IMAGE), seconds=60, notify=told.append)
+    running(1, gpu_shared=0)
     publish(fake, "a", status(lost=(Unavailable("GPU-0", "0", "mps-absent", "no MPS"),)))
     wanted = {"nvidia.com/gpu": 1, "nvidia.com/gpu.shared": 4}
     with pytest.raises(ClusterError) as caught:
-        capacity.wait_allocatable(api, "a", wanted, namespace=NS, seconds=1, notify=told.append)
+        wait("a", wanted, seconds=1)
     assert "a offers 1 of 1 nvidia.com/gpu, 0 of 4 nvidia.com/gpu.shared after 1 s" in caught.value.message
     assert "no MPS" in caught.value.message
     units = {"nvidia.com/gpu": "1", "nvidia.com/gpu.shared": "4"}
     fake.update("Node", "a", status={"capacity": units, "allocatable": units})
-    assert (
-        capacity.wait_allocatable(api, "a", wanted, namespace=NS, seconds=60, notify=told.append).name == "a"
-    )
+    assert wait("a", wanted).name == "a"
 
 
 def annotated(fake: FakeApi) -> dict[str, str]:
@@ -616,9 +624,7 @@ def annotated(fake: FakeApi) -> dict[str, str]:
     return {name: notes[ANNOTATION] for name, notes in found.items() if ANNOTATION in notes}
 
 
-def test_what_a_killed_plugin_left_on_its_node_is_taken_away(
-    api: Api, fake: FakeApi, told: list[str]
-) -> None:
+def test_what_a_killed_plugin_left_on_its_node_is_taken_away(api: Api, fake: FakeApi, deploy: Deploy) -> None:
     """Without `annotation` the plugin may not patch nodes: nobody else can. Shown in the plan; another's note stays."""
     add_node(fake, "a", 2, labels=GPU_NODE)
     add_node(fake, "by-hand", 2)
@@ -629,12 +635,9 @@ def test_what_a_killed_plugin_left_on_its_node_is_taken_away(
     keeps = PluginPublish(annotation=True)
     assert what in plugin.plan(api, Spec(NS, IMAGE))
     assert what not in plugin.plan(api, Spec(NS, IMAGE, publish=keeps))
-    assert (
-        what
-        not in plugin.deploy(api, Spec(NS, IMAGE, publish=keeps), seconds=0.5, notify=told.append).differences
-    )
+    assert what not in deploy(publish=keeps, seconds=0.5).differences
     assert set(annotated(fake)) == {"a", "by-hand"}
-    assert what in plugin.deploy(api, Spec(NS, IMAGE), seconds=0.5, notify=told.append).differences
+    assert what in deploy(seconds=0.5).differences
     assert set(annotated(fake)) == {"by-hand"}
     assert fake.objects["/api/v1/nodes/a"]["metadata"]["annotations"] == {"other": "stays"}
 
@@ -650,18 +653,15 @@ def test_removing_the_plugin_takes_what_it_said_with_it(api: Api, fake: FakeApi,
 
 
 def test_status_says_which_shares_are_out_and_that_their_daemons_do_not_run(
-    api: Api, fake: FakeApi, told: list[str]
+    api: Api, fake: FakeApi, running: Running
 ) -> None:
     """The whole GPUs of the node are all there; the reason is in another pod than the plugin's."""
-    add_node(fake, "a", 1, labels=GPU_NODE, gpu_shared=4)
-    PluginController(fake)
+    running(1, gpu_shared=4)
     shares = "{renameByDefault: true, resources: [{name: gpu, replicas: 4, devices: [1]}]}"
     config = PluginConfig(f"version: v1\nsharing: {{mps: {shares}}}\n")
-    plugin.deploy(api, Spec(NS, IMAGE), seconds=60, notify=told.append)
     fake.update("Node", "a", status={"allocatable": {"nvidia.com/gpu.shared": "0"}})
-    daemon = {**pod("gpunode-mps-a", node="a"), "status": NOT_PULLED}
-    daemon["metadata"]["labels"] = {"app.kubernetes.io/name": "gpunode-mps"}
-    event(fake, fake.put(daemon), PULL)
+    labels = {"app.kubernetes.io/name": "gpunode-mps"}
+    event(fake, fake.put(pod("gpunode-mps-a", node="a", labels=labels, **NOT_PULLED)), PULL)
     (row,) = overview.status(api, NS, config)
     assert row.missing.startswith(
         "4 of nvidia.com/gpu.shared not offered: gpunode-mps-a, the pod of the MPS control"
@@ -691,16 +691,14 @@ def offering(*resources: str, **fields: Any) -> document.Status:
 def test_what_the_running_plugin_does_not_offer_is_forgotten_and_no_trouble(
     api: Api,
     fake: FakeApi,
-    told: list[str],
+    running: Running,
     left: str,
     published: document.Status | None,
     old: bool,
     annotation: bool,
 ) -> None:
     """After another MIG strategy or layout. What it offers, and the kubelet does not allocate, is missing."""
-    add_node(fake, "a", labels=GPU_NODE)
-    PluginController(fake)
-    plugin.deploy(api, Spec(NS, IMAGE, MIXED), seconds=10, notify=told.append)
+    running(0, MIXED)
     counts = {SMALL: "2", left: "2"}
     fake.update("Node", "a", status={"capacity": counts, "allocatable": {SMALL: "2", left: "0"}})
     if published:
@@ -714,11 +712,9 @@ def test_what_the_running_plugin_does_not_offer_is_forgotten_and_no_trouble(
         assert row.note == ""
 
 
-def test_status_counts_what_is_offered_now(api: Api, fake: FakeApi, told: list[str]) -> None:
+def test_status_counts_what_is_offered_now(api: Api, fake: FakeApi, running: Running) -> None:
     """Not what was before: of shares under another name, and of GPUs that were shared by memory and are all held back."""
-    add_node(fake, "a", 2, labels=GPU_NODE, shared=(2, 32), gpu_shared=20)
-    PluginController(fake)
-    plugin.deploy(api, Spec(NS, IMAGE), seconds=10, notify=told.append)
+    running(2, shared=(2, 32), gpu_shared=20)
     none = {"nvidia.com/gpu": "0", "aliyun.com/gpu-count": "0", "aliyun.com/gpu-mem": "0"}
     fake.update("Node", "a", status={"allocatable": none})
     renamed = PluginConfig(
@@ -735,25 +731,21 @@ def test_status_counts_what_is_offered_now(api: Api, fake: FakeApi, told: list[s
 
 
 def test_gpus_that_an_earlier_configuration_shared_are_not_waited_for(
-    api: Api, fake: FakeApi, told: list[str]
+    fake: FakeApi, wait: Wait, running: Running
 ) -> None:
     """The kubelet may count them still, beside those that the plugin offers whole."""
-    add_node(fake, "a", 4, labels=GPU_NODE, shared=(4, 316))
-    PluginController(fake)
-    plugin.deploy(api, Spec(NS, IMAGE), seconds=10, notify=told.append)
+    running(4, shared=(4, 316))
     publish(fake, "a", offering(GPUS))
-    node = capacity.wait_allocatable(api, "a", 4, namespace=NS, seconds=60, notify=told.append)
+    node = wait("a", 4)
     assert (node.allocatable, node.counted) == (4, (GPUS,))
 
 
 def test_what_an_earlier_configuration_offered_is_no_trouble(
-    api: Api, fake: FakeApi, told: list[str]
+    api: Api, fake: FakeApi, running: Running
 ) -> None:
     """The kubelet counts it for 5 minutes more. What the configuration still makes is missed, though."""
-    add_node(fake, "a", 16, labels=GPU_NODE, shared=(4, 316))
-    PluginController(fake)
     memory = PluginConfig("version: v1\nsharing: {memory: {}}\n")
-    plugin.deploy(api, Spec(NS, IMAGE, memory), seconds=10, notify=told.append)
+    running(16, memory, shared=(4, 316))
     left = {"nvidia.com/gpu": "0", "aliyun.com/gpu-count": "4", "aliyun.com/gpu-mem": "316"}
     fake.update("Node", "a", status={"allocatable": left})
     (row,) = overview.status(api, NS, memory)
@@ -776,13 +768,13 @@ def test_what_an_earlier_configuration_offered_is_no_trouble(
 
 
 def test_a_configuration_that_the_plugin_goes_on_without_is_wrong(
-    api: Api, fake: FakeApi, told: list[str]
+    api: Api, fake: FakeApi, deploy: Deploy
 ) -> None:
     """Until it can be used, or the plugin was started anew: nothing else shows it before the node's last GPU is gone."""
     for name in ("a", "b"):
         add_node(fake, name, 4, labels=GPU_NODE)
     PluginController(fake)
-    plugin.deploy(api, Spec(NS, IMAGE), seconds=10, notify=told.append)
+    deploy()
     refused = document.Reason("config-refused", "config.yaml:1:25: x")
     publish(fake, "a", status().with_refusal(refused))
     words = "its configuration is unchanged: config.yaml:1:25: x"
@@ -791,12 +783,12 @@ def test_a_configuration_that_the_plugin_goes_on_without_is_wrong(
     assert [row.wrong for row in overview.status(api, NS)] == ["", ""]
 
 
-def test_a_label_that_names_no_configuration_is_wrong(api: Api, fake: FakeApi, told: list[str]) -> None:
+def test_a_label_that_names_no_configuration_is_wrong(api: Api, fake: FakeApi, deploy: Deploy) -> None:
     """The plugin goes on with the one of before, so that nothing else shows it."""
     config = PluginConfig(files={"default": "version: v1\n", "shared": "version: v1\n"})
     add_node(fake, "a", 16, labels={**GPU_NODE, "nvidia.com/device-plugin.config": "nosuch"})
     PluginController(fake)
-    plugin.deploy(api, Spec(NS, IMAGE, config), seconds=10, notify=told.append)
+    deploy(config)
     (row,) = overview.status(api, NS, config)
     assert row.wrong == "label nvidia.com/device-plugin.config names `nosuch`; there are default, shared"
     fake.update("Node", "a", metadata={"labels": {"nvidia.com/device-plugin.config": "shared"}})

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
@@ -31,6 +31,7 @@ from .conftest import NS, Kubelet, add_node, pod
 from .fake import FakeApi, Fault
 
 GPUS = {"a": ["GPU-1", "GPU-2"], "b": ["GPU-3", "GPU-4", "GPU-5"]}
+Run = Callable[..., tuple[NodeResult, ...]]
 A, B = Target("a", tuple(GPUS["a"])), Target("b", tuple(GPUS["b"]))
 
 
@@ -41,18 +42,11 @@ def kubelet(fake: FakeApi) -> Kubelet:
     return Kubelet(fake, GPUS)
 
 
-def run(
-    api: Api, told: list[str], *targets: Target, seconds: float = 20, **more: object
-) -> tuple[NodeResult, ...]:
-    return vectoradd.run(
-        api,
-        targets,
-        namespace=NS,
-        image=PluginImage("plugin:1"),
-        seconds=seconds,
-        notify=told.append,
-        **more,  # type: ignore[arg-type]
-    )
+@pytest.fixture
+def run(api: Api, told: list[str]) -> Run:
+    """Runs vectoradd on these targets, for 20 seconds at most and telling `told`, unless `more` has it otherwise."""
+    usual = {"namespace": NS, "image": PluginImage("plugin:1"), "seconds": 20, "notify": told.append}
+    return lambda *targets, **more: vectoradd.run(api, targets, **{**usual, **more})  # type: ignore[arg-type]
 
 
 def test_pods_name_the_scheduler_of_their_resource() -> None:
@@ -103,11 +97,9 @@ def ends_as_first_process(command: Sequence[str]) -> bool:
     return outer.returncode == 0
 
 
-def test_every_gpu_of_every_node_is_covered_once(
-    api: Api, fake: FakeApi, kubelet: Kubelet, told: list[str]
-) -> None:
+def test_every_gpu_of_every_node_is_covered_once(fake: FakeApi, kubelet: Kubelet, run: Run) -> None:
     """One pod per GPU, all at the same time; each says which GPU it was given and how long it ran."""
-    first, second = run(api, told, A, B)
+    first, second = run(A, B)
     assert sorted(result.uuid for result in first.results) == GPUS["a"]
     assert sorted(result.uuid for result in second.results) == GPUS["b"]
     assert first.passed
@@ -117,7 +109,7 @@ def test_every_gpu_of_every_node_is_covered_once(
 
 
 def test_a_pod_that_its_kubelet_refused_too_early_is_made_again(
-    api: Api, fake: FakeApi, kubelet: Kubelet, told: list[str]
+    fake: FakeApi, kubelet: Kubelet, told: list[str], run: Run
 ) -> None:
     """A plugin that was just replaced: the API still shows GPUs of which the kubelet knows nothing for a moment."""
     kubelet.stuck["a"] = {
@@ -130,9 +122,7 @@ def test_a_pod_that_its_kubelet_refused_too_early_is_made_again(
         told.append(words)
         kubelet.stuck.clear()
 
-    (result,) = vectoradd.run(
-        api, [A], namespace=NS, image=PluginImage("plugin:1"), seconds=60, notify=registered
-    )
+    (result,) = run(A, seconds=60, notify=registered)
     assert result.passed
     assert sorted(gpu.uuid for gpu in result.results) == GPUS["a"]
     assert fake.all("Pod") == []
@@ -153,41 +143,34 @@ def stuck(reason: str) -> dict[str, object]:
     "reason", ["ErrImageNeverPull", "InvalidImageName", "ErrImagePull", "ImagePullBackOff"]
 )
 def test_an_image_that_cannot_be_had_is_not_waited_for_to_the_end(
-    api: Api,
-    fake: FakeApi,
-    kubelet: Kubelet,
-    told: list[str],
-    monkeypatch: pytest.MonkeyPatch,
-    reason: str,
+    fake: FakeApi, kubelet: Kubelet, monkeypatch: pytest.MonkeyPatch, reason: str, run: Run
 ) -> None:
     """At once where the kubelet does not try, else when it has tried some times; its words say why."""
     kubelet.stuck["a"] = stuck(reason)
     monkeypatch.setattr(pods, "PULL", 0.0)
-    (result,) = run(api, told, A, seconds=5)
+    (result,) = run(A, seconds=5)
     told_as = "ImagePullBackOff" if "Pull" in reason and "Never" not in reason else reason
     assert [item.why for item in result.results] == [f"{told_as}: pull access denied for plugin"] * 2
     assert fake.all("Pod") == []
 
 
 def test_a_gpu_that_computes_wrongly_is_named_with_its_error(
-    api: Api, fake: FakeApi, kubelet: Kubelet, told: list[str]
+    fake: FakeApi, kubelet: Kubelet, run: Run
 ) -> None:
     """The others pass; the bad one has the program's own words, not only an exit status."""
     kubelet.broken.add("GPU-2")
-    (result,) = run(api, told, A)
+    (result,) = run(A)
     assert not result.passed
     (bad,) = [item for item in result.results if not item.passed]
     assert (bad.uuid, bad.why) == ("GPU-2", "element 7 is 0.0, should be 3.5")
     assert bad.log
 
 
-def test_gpus_in_use_are_left_alone_and_named(
-    api: Api, fake: FakeApi, kubelet: Kubelet, told: list[str]
-) -> None:
+def test_gpus_in_use_are_left_alone_and_named(fake: FakeApi, kubelet: Kubelet, run: Run) -> None:
     """A pod uses one of two: the free one is tested; the other is named, and its pod."""
     fake.put(pod("train", node="a", namespace="ml", gpus=1))
     kubelet.free["a"].remove("GPU-1")
-    (result,) = run(api, told, A)
+    (result,) = run(A)
     assert [gpu.uuid for gpu in result.results] == ["GPU-2"]
     assert result.uncovered == ("GPU-1",)
     assert result.users == ("ml/train (1 nvidia.com/gpu)",)
@@ -195,12 +178,10 @@ def test_gpus_in_use_are_left_alone_and_named(
     assert not result.busy
 
 
-def test_a_node_without_a_free_gpu_says_who_holds_them(
-    api: Api, fake: FakeApi, kubelet: Kubelet, told: list[str]
-) -> None:
+def test_a_node_without_a_free_gpu_says_who_holds_them(fake: FakeApi, kubelet: Kubelet, run: Run) -> None:
     """No pod is made that could only wait; nothing was shown to work, so it is not called passed."""
     fake.put(pod("train", node="a", namespace="ml", gpus=2))
-    (result,) = run(api, told, A)
+    (result,) = run(A)
     assert result.why == "of 2 nvidia.com/gpu none is free: in use by ml/train (2 nvidia.com/gpu)"
     assert result.busy
     assert not result.passed
@@ -208,29 +189,27 @@ def test_a_node_without_a_free_gpu_says_who_holds_them(
 
 
 def test_pods_of_an_earlier_run_that_are_ending_do_not_count_as_users(
-    api: Api, fake: FakeApi, kubelet: Kubelet, told: list[str]
+    fake: FakeApi, kubelet: Kubelet, run: Run
 ) -> None:
     """They give their GPUs back in a moment; the scheduler waits for that."""
     old = pod("old", node="a", gpus=2, labels={"app.kubernetes.io/name": "gpunode-vectoradd"})
     old["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
     fake.put(old)
-    (result,) = run(api, told, A)
+    (result,) = run(A)
     assert result.passed
 
 
-def test_a_gpu_that_no_pod_was_given_is_a_failure(
-    api: Api, fake: FakeApi, kubelet: Kubelet, told: list[str]
-) -> None:
+def test_a_gpu_that_no_pod_was_given_is_a_failure(fake: FakeApi, kubelet: Kubelet, run: Run) -> None:
     """The host has two, the node offers one, and nobody uses the other."""
     add_node(fake, "a", 1)
-    (result,) = run(api, told, A)
+    (result,) = run(A)
     assert result.uncovered == ("GPU-2",)
     assert result.why == "the node offered 1 of 2 GPUs"
     assert not result.passed
 
 
 def test_pods_that_cannot_start_end_with_the_reason(
-    api: Api, fake: FakeApi, kubelet: Kubelet, told: list[str]
+    fake: FakeApi, kubelet: Kubelet, told: list[str], run: Run
 ) -> None:
     """The scheduler's words, while waiting and in the result; the other node is not held up."""
     words = "0/2 nodes are available: 2 Insufficient nvidia.com/gpu."
@@ -238,28 +217,26 @@ def test_pods_that_cannot_start_end_with_the_reason(
         "phase": "Pending",
         "conditions": [{"type": "PodScheduled", "status": "False", "message": words}],
     }
-    first, second = run(api, told, A, B, seconds=3)
+    first, second = run(A, B, seconds=3)
     assert {result.why for result in first.results} == {f"not done after 3 s: not scheduled: {words}"}
     assert second.passed
     assert any(words in sentence for sentence in told)
     assert fake.all("Pod") == []
 
 
-def test_a_pod_that_admission_ends_has_its_words(
-    api: Api, fake: FakeApi, kubelet: Kubelet, told: list[str]
-) -> None:
+def test_a_pod_that_admission_ends_has_its_words(fake: FakeApi, kubelet: Kubelet, run: Run) -> None:
     """The kubelet refused it to the end: no container ever ran."""
     kubelet.stuck["a"] = {
         "phase": "Failed",
         "reason": "UnexpectedAdmissionError",
         "message": "Allocate failed: gone",
     }
-    (result,) = run(api, told, A, seconds=3)
+    (result,) = run(A, seconds=3)
     words = "UnexpectedAdmissionError: Allocate failed: gone"
     assert {item.why for item in result.results} == {f"not done after 3 s: {words}"}
 
 
-def test_interrupting_it_leaves_no_pod(api: Api, fake: FakeApi, kubelet: Kubelet) -> None:
+def test_interrupting_it_leaves_no_pod(fake: FakeApi, kubelet: Kubelet, run: Run) -> None:
     """Ctrl-C in the middle: the pods are deleted on the way out."""
     kubelet.stuck["a"] = {"phase": "Pending"}
 
@@ -268,12 +245,12 @@ def test_interrupting_it_leaves_no_pod(api: Api, fake: FakeApi, kubelet: Kubelet
         raise KeyboardInterrupt(sentence)
 
     with pytest.raises(KeyboardInterrupt):
-        vectoradd.run(api, [A], namespace=NS, image=PluginImage("plugin:1"), seconds=20, notify=interrupt)
+        run(A, notify=interrupt)
     assert fake.all("Pod") == []
 
 
 def test_pods_of_a_killed_run_are_swept_and_those_of_a_live_one_stay(
-    api: Api, fake: FakeApi, kubelet: Kubelet, told: list[str]
+    api: Api, fake: FakeApi, kubelet: Kubelet, told: list[str], run: Run
 ) -> None:
     """A run that holds the cluster's lease marks its pods; one that only looks, as `verify`, may work at the same time."""
     left = []
@@ -285,9 +262,7 @@ def test_pods_of_a_killed_run_are_swept_and_those_of_a_live_one_stay(
     kubelet.stuck["a"] = {"phase": "Pending"}
     for holder in ("run 1 of root@host", ""):
         with pytest.raises(KeyboardInterrupt):
-            vectoradd.run(
-                api, [A], namespace=NS, image=PluginImage("p:1"), seconds=60, notify=killed, holder=holder
-            )
+            run(A, seconds=60, notify=killed, holder=holder)
     for item in left:  # a process that is killed cleans nothing
         fake.put(item)
     assert len(left) == 4
@@ -303,7 +278,7 @@ def test_pods_of_a_killed_run_are_swept_and_those_of_a_live_one_stay(
 
 
 def test_a_run_that_lost_the_lease_sweeps_no_pod_of_the_one_that_holds_it(
-    api: Api, fake: FakeApi, kubelet: Kubelet, told: list[str]
+    api: Api, fake: FakeApi, kubelet: Kubelet, told: list[str], run: Run
 ) -> None:
     """Run 1 was paused after it had taken the lease; run 2 took the lease and proves its nodes."""
 
@@ -317,18 +292,16 @@ def test_a_run_that_lost_the_lease_sweeps_no_pod_of_the_one_that_holds_it(
     kubelet.stuck["a"] = {"phase": "Pending"}
     fake.put(lease._lease("run 2", {}))
     with pytest.raises(KeyboardInterrupt):
-        vectoradd.run(
-            api, [A], namespace=NS, image=PluginImage("p:1"), seconds=60, notify=of_run_2, holder="run 2"
-        )
+        run(A, seconds=60, notify=of_run_2, holder="run 2")
     assert told == []
 
 
 def test_a_quota_that_forbids_pods_is_reported_and_the_rest_runs(
-    api: Api, fake: FakeApi, kubelet: Kubelet, told: list[str]
+    fake: FakeApi, kubelet: Kubelet, run: Run
 ) -> None:
     """Admission refuses the first pod of one node, whichever comes first; the other node is tested."""
     fake.fail("POST", "/pods", Fault(403, "Forbidden", "exceeded quota: q"))
-    first, second = sorted(run(api, told, A, B), key=lambda result: result.passed)
+    first, second = sorted(run(A, B), key=lambda result: result.passed)
     assert first.why.startswith(
         "a pod could not be created: the cluster's admission refused it: exceeded quota: q. The ResourceQuota `q` "
     )
@@ -336,40 +309,34 @@ def test_a_quota_that_forbids_pods_is_reported_and_the_rest_runs(
     assert fake.all("Pod") == []
 
 
-def test_without_logs_the_exit_status_counts(
-    api: Api, fake: FakeApi, kubelet: Kubelet, told: list[str]
-) -> None:
+def test_without_logs_the_exit_status_counts(fake: FakeApi, kubelet: Kubelet, run: Run) -> None:
     """Logs may be forbidden: then it is known that each GPU passed, not which pod had which."""
     kubelet.without_log = True
-    (result,) = run(api, told, A)
+    (result,) = run(A)
     assert result.passed
     assert {(gpu.uuid, gpu.why.split(":")[0]) for gpu in result.results} == {("", "its log cannot be read")}
 
 
-def test_another_image_may_be_used(api: Api, fake: FakeApi, kubelet: Kubelet, told: list[str]) -> None:
+def test_another_image_may_be_used(fake: FakeApi, kubelet: Kubelet, run: Run) -> None:
     """NVIDIA's sample prints no JSON; its exit status counts, and the number of GPUs."""
     fake.react(
         "Pod", lambda item: fake.logs.update({(item["metadata"]["name"], "vectoradd"): "Test PASSED\nDone\n"})
     )
-    (result,) = run(api, told, A, args=())
+    (result,) = run(A, args=())
     assert result.passed
     assert result.results[0].log == ("Test PASSED", "Done")
 
 
-def test_nodes_that_are_not_there_or_not_ready_are_results(
-    api: Api, fake: FakeApi, kubelet: Kubelet, told: list[str]
-) -> None:
+def test_nodes_that_are_not_there_or_not_ready_are_results(fake: FakeApi, kubelet: Kubelet, run: Run) -> None:
     """One bad node is a line in the answer, never an exception for all."""
     add_node(fake, "dead", 2, ready=False)
-    none, dead, good = run(api, told, Target("none"), Target("dead"), A)
+    none, dead, good = run(Target("none"), Target("dead"), A)
     assert none.why == "the cluster has no such node"
     assert dead.why == "the node is not Ready: Kubelet stopped posting node status."
     assert good.passed
 
 
-def test_a_pod_that_somebody_deletes_is_a_result(
-    api: Api, fake: FakeApi, kubelet: Kubelet, told: list[str]
-) -> None:
+def test_a_pod_that_somebody_deletes_is_a_result(api: Api, fake: FakeApi, kubelet: Kubelet, run: Run) -> None:
     """A drain or a colleague took it away: said at once, not at the deadline."""
     kubelet.stuck["a"] = {"phase": "Pending"}
 
@@ -377,9 +344,7 @@ def test_a_pod_that_somebody_deletes_is_a_result(
         for item in fake.all("Pod"):
             fake.drop(f"/api/v1/namespaces/{NS}/pods/{item['metadata']['name']}")
 
-    (result,) = vectoradd.run(
-        api, [A], namespace=NS, image=PluginImage("plugin:1"), seconds=20, notify=delete
-    )
+    (result,) = run(A, notify=delete)
     assert {item.why for item in result.results} == {"the pod was deleted by another client"}
 
 
@@ -387,15 +352,13 @@ MEMORY = "aliyun.com/gpu-mem"
 BY_MEMORY = PluginConfig("sharing: {memory: {}}\n")
 
 
-def test_gpus_shared_by_memory_are_covered_by_pods_that_fill_them(
-    api: Api, fake: FakeApi, told: list[str]
-) -> None:
+def test_gpus_shared_by_memory_are_covered_by_pods_that_fill_them(fake: FakeApi, run: Run) -> None:
     """Alike and idle: as many units as one GPU has fit nowhere twice. One leaves a unit, for which a pod more comes: those
     two share a GPU. The pods' limit is in the results."""
     add_node(fake, "m", shared=(2, 32))
     kubelet = Kubelet(fake, {"m": ["GPU-1", "GPU-2", "GPU-2"]})
     kubelet.limited = 1024
-    (result,) = run(api, told, Target("m", ("GPU-1", "GPU-2")), config=BY_MEMORY)
+    (result,) = run(Target("m", ("GPU-1", "GPU-2")), config=BY_MEMORY)
     assert result.passed, result
     assert (result.divided, result.shared, result.together) == (True, True, "GPU-2")
     assert kubelet.asked == [{MEMORY: 16}, {MEMORY: 15}, {MEMORY: 1}]
@@ -406,31 +369,30 @@ def test_gpus_shared_by_memory_are_covered_by_pods_that_fill_them(
     ]
 
 
-def test_a_limit_that_is_not_what_a_pod_asked_for_fails_it(api: Api, fake: FakeApi, told: list[str]) -> None:
+def test_a_limit_that_is_not_what_a_pod_asked_for_fails_it(fake: FakeApi, run: Run) -> None:
     """It would have too little, or others would."""
     add_node(fake, "m", shared=(1, 1))
     Kubelet(fake, {"m": ["GPU-1"]}).limited = 512
-    (result,) = run(api, told, Target("m", ("GPU-1",)), config=BY_MEMORY)
+    (result,) = run(Target("m", ("GPU-1",)), config=BY_MEMORY)
     assert not result.passed
     assert result.results[0].why == "it requested 1024 MiB of memory, but its limit is 512 MiB"
 
 
 @tables.rows("filled-gpus")
 def test_gpus_that_share_memory_are_filled(
-    api: Api,
     fake: FakeApi,
-    told: list[str],
     whole: int,
     shared: list[int],
     order: list[int],
     sizes: list[int],
     asked: list[dict[str, int]],
     together: str,
+    run: Run,
 ) -> None:
     """A pod for each, asking for what it is; the last shares a GPU where that is possible."""
     add_node(fake, "m", whole, shared=shared)
     kubelet = Kubelet(fake, {"m": [f"GPU-{number}" for number in order]})
-    (result,) = run(api, told, Target("m", tuple(sorted({f"GPU-{n}" for n in order})), sizes))
+    (result,) = run(Target("m", tuple(sorted({f"GPU-{n}" for n in order})), sizes))
     assert result.passed, result
     assert kubelet.asked == asked
     assert (result.uncovered, result.together) == ((), together)
@@ -438,28 +400,24 @@ def test_gpus_that_share_memory_are_filled(
 
 @pytest.mark.parametrize(("units", "held"), [(32, 3), (95, 0)])
 def test_shared_gpus_in_use_or_of_different_sizes_get_one_pod(
-    api: Api, fake: FakeApi, told: list[str], units: int, held: int
+    fake: FakeApi, units: int, held: int, run: Run
 ) -> None:
     """Which GPU has room is not known: the smallest pod there is shows that pods get there. Who holds memory is named."""
     add_node(fake, "m", shared=(2, units))
     if held:
-        user = pod("train", node="m", namespace="ml")
-        user["spec"]["containers"][0]["resources"] = {"limits": {MEMORY: str(held)}}
-        fake.put(user)
+        fake.put(pod("train", node="m", namespace="ml", asks={MEMORY: held}))
     kubelet = Kubelet(fake, {"m": ["GPU-2"]})
-    (result,) = run(api, told, Target("m", ("GPU-1", "GPU-2")))
+    (result,) = run(Target("m", ("GPU-1", "GPU-2")))
     assert result.passed, result
     assert kubelet.asked == [{MEMORY: 1}]
     assert result.users == ((f"ml/train (3 {MEMORY})",) if held else ())
 
 
-def test_memory_that_is_all_held_is_reported(api: Api, fake: FakeApi, told: list[str]) -> None:
+def test_memory_that_is_all_held_is_reported(fake: FakeApi, run: Run) -> None:
     """By whom."""
     add_node(fake, "m", shared=(1, 16))
-    user = pod("train", node="m", namespace="ml")
-    user["spec"]["containers"][0]["resources"] = {"limits": {MEMORY: "16"}}
-    fake.put(user)
-    (result,) = run(api, told, Target("m", ("GPU-1",)))
+    fake.put(pod("train", node="m", namespace="ml", asks={MEMORY: 16}))
+    (result,) = run(Target("m", ("GPU-1",)))
     assert result.why == f"of 16 {MEMORY} none is free: in use by ml/train (16 {MEMORY})"
 
 
@@ -474,17 +432,15 @@ def add_named(fake: FakeApi, units: int) -> None:
 
 @pytest.mark.parametrize(("pieces", "held"), [((), 0), ((16, 16), 3)])
 def test_memory_under_a_name_of_its_own_is_asked_for_by_that(
-    api: Api, fake: FakeApi, told: list[str], pieces: tuple[int, ...], held: int
+    fake: FakeApi, pieces: tuple[int, ...], held: int, run: Run
 ) -> None:
     """By it GPUs are not counted, so where nothing is known of them, or somebody has memory of them, one pod shows that pods
     get there; who holds some of it is named."""
     add_named(fake, 32)
     if held:
-        user = pod("train", node="m", namespace="ml")
-        user["spec"]["containers"][0]["resources"] = {"limits": {NAMED: str(held)}}
-        fake.put(user)
+        fake.put(pod("train", node="m", namespace="ml", asks={NAMED: held}))
     kubelet = Kubelet(fake, {"m": ["GPU-2"]})
-    (result,) = run(api, told, Target("m", ("GPU-1", "GPU-2"), pieces), config=BY_NAME)
+    (result,) = run(Target("m", ("GPU-1", "GPU-2"), pieces), config=BY_NAME)
     assert result.passed, result
     assert result.shared
     assert kubelet.asked == [{NAMED: 1}]
@@ -493,18 +449,18 @@ def test_memory_under_a_name_of_its_own_is_asked_for_by_that(
 
 
 def test_memory_under_a_name_of_its_own_is_filled_where_the_host_tells_its_gpus(
-    api: Api, fake: FakeApi, told: list[str]
+    fake: FakeApi, run: Run
 ) -> None:
     """As memory under gpushare's name is."""
     add_named(fake, 24)
     kubelet = Kubelet(fake, {"m": ["GPU-1", "GPU-2", "GPU-2"]})
-    (result,) = run(api, told, Target("m", ("GPU-1", "GPU-2"), (16, 8)), config=BY_NAME)
+    (result,) = run(Target("m", ("GPU-1", "GPU-2"), (16, 8)), config=BY_NAME)
     assert result.passed, result
     assert kubelet.asked == [{NAMED: 16}, {NAMED: 7}, {NAMED: 1}]
     assert result.together == "GPU-2"
 
 
-def test_mig_devices_are_covered_with_the_whole_gpus(api: Api, fake: FakeApi, told: list[str]) -> None:
+def test_mig_devices_are_covered_with_the_whole_gpus(fake: FakeApi, run: Run) -> None:
     """Each by the name of its profile, so that every one has been seen; one that no pod saw is named."""
     small = "nvidia.com/mig-1g.10gb"
     add_node(fake, "m", 1)
@@ -512,16 +468,16 @@ def test_mig_devices_are_covered_with_the_whole_gpus(api: Api, fake: FakeApi, to
     fake.update("Node", "m", status={"allocatable": offers, "capacity": offers})
     uuids = ("GPU-1", "MIG-0", "MIG-1")
     kubelet = Kubelet(fake, {"m": [*uuids, "GPU-1", "MIG-0", "MIG-0"]})
-    (result,) = run(api, told, Target("m", uuids))
+    (result,) = run(Target("m", uuids))
     assert result.passed, result
     assert kubelet.asked == [{"nvidia.com/gpu": 1}, {small: 1}, {small: 1}]
-    (again,) = run(api, told, Target("m", uuids))
+    (again,) = run(Target("m", uuids))
     assert again.uncovered == ("MIG-1",)
     assert not again.passed
 
 
 def test_a_program_that_measures_its_gpus_at_once_gets_all_whole_ones_in_one_pod(
-    api: Api, fake: FakeApi, told: list[str]
+    fake: FakeApi, run: Run
 ) -> None:
     """And no two of its pods share a GPU."""
     add_node(fake, "m", 3)
@@ -529,12 +485,12 @@ def test_a_program_that_measures_its_gpus_at_once_gets_all_whole_ones_in_one_pod
     add_node(fake, "t", gpu_shared=40)
     given = {"m": ["GPU-1", "GPU-2", "GPU-3"], "s": ["GPU-4", "GPU-5"], "t": list(SPREAD)}
     kubelet = Kubelet(fake, given)
-    (result,) = run(api, told, Target("m"), alone=True)
+    (result,) = run(Target("m"), alone=True)
     assert [gpu.uuid for gpu in result.results] == ["GPU-1", "GPU-2", "GPU-3"]
     assert {item.pod.partition("-")[0] for item in result.results} == {"accept"}
-    (result,) = run(api, told, Target("s", ("GPU-4", "GPU-5")), config=BY_MEMORY, alone=True)
+    (result,) = run(Target("s", ("GPU-4", "GPU-5")), config=BY_MEMORY, alone=True)
     assert result.divided
-    run(api, told, Target("t", FOUR), config=sliced(), alone=True)
+    run(Target("t", FOUR), config=sliced(), alone=True)
     assert kubelet.asked == [{"nvidia.com/gpu": 3}, *[{MEMORY: 16}] * 2, *[{SHARED: 1}] * 4]
 
 
@@ -569,19 +525,13 @@ FOUR = ("GPU-1", "GPU-2", "GPU-3", "GPU-4")
 )
 @pytest.mark.parametrize("uuids", [FOUR, ()], ids=["GPUs known", "their number known"])
 def test_shares_get_no_more_pods_than_show_every_gpu_and_that_two_share_one(
-    api: Api,
-    fake: FakeApi,
-    told: list[str],
-    config: PluginConfig,
-    given: list[str],
-    asked: list[int],
-    uuids: tuple[str, ...],
+    fake: FakeApi, config: PluginConfig, given: list[str], asked: list[int], uuids: tuple[str, ...], run: Run
 ) -> None:
     """One pod more than there are GPUs. Where those have not seen all, one pod takes all that is left; or as many as there
     are already, where a pod may have one share only."""
     add_node(fake, "m", gpu_shared=40)
     kubelet = Kubelet(fake, {"m": list(given)})
-    (result,) = run(api, told, Target("m", uuids), config=config)
+    (result,) = run(Target("m", uuids), config=config)
     assert result.passed, result
     assert [limits[SHARED] for limits in kubelet.asked] == asked
     assert {gpu.uuid for gpu in result.results} == set(FOUR)
@@ -590,14 +540,12 @@ def test_shares_get_no_more_pods_than_show_every_gpu_and_that_two_share_one(
     assert fake.all("Pod") == []
 
 
-def test_a_gpu_that_fails_among_several_of_a_pod_is_named_alone(
-    api: Api, fake: FakeApi, told: list[str]
-) -> None:
+def test_a_gpu_that_fails_among_several_of_a_pod_is_named_alone(fake: FakeApi, run: Run) -> None:
     """The pod's exit status is that of its worst GPU; the others passed."""
     add_node(fake, "m", gpu_shared=40)
     kubelet = Kubelet(fake, {"m": list(PACKED)})
     kubelet.broken.add("GPU-3")
-    (result,) = run(api, told, Target("m", FOUR), config=sliced())
+    (result,) = run(Target("m", FOUR), config=sliced())
     assert {gpu.uuid: gpu.passed for gpu in result.results} == dict.fromkeys(FOUR, True) | {"GPU-3": False}
     assert {item.why for item in result.results if not item.passed} == {"element 7 is 0.0, should be 3.5"}
     assert not result.passed
@@ -607,12 +555,12 @@ def test_a_gpu_that_fails_among_several_of_a_pod_is_named_alone(
     ("config", "good"), [(sliced(), False), (ONE_SHARE, True), (None, True)], ids=["sliced", "MPS", "whole"]
 )
 def test_a_gpu_that_one_process_at_a_time_may_use_cannot_be_shared(
-    api: Api, fake: FakeApi, told: list[str], config: PluginConfig | None, good: bool
+    fake: FakeApi, config: PluginConfig | None, good: bool, run: Run
 ) -> None:
     """Pods that come one after the other would not notice. With MPS its server is that process; a whole GPU may be so."""
     add_node(fake, "m", gpu_shared=40) if config else add_node(fake, "m", 4)
     Kubelet(fake, {"m": list(SPREAD)}).exclusive.add("GPU-3")
-    (result,) = run(api, told, Target("m", FOUR), config=config)
+    (result,) = run(Target("m", FOUR), config=config)
     assert result.passed == good
     assert {gpu.uuid: gpu.why for gpu in result.results if not gpu.passed} == (
         {}
@@ -624,62 +572,56 @@ def test_a_gpu_that_one_process_at_a_time_may_use_cannot_be_shared(
     )
 
 
-def test_a_gpu_of_which_no_share_is_free_is_looked_for_to_the_end(
-    api: Api, fake: FakeApi, told: list[str]
-) -> None:
+def test_a_gpu_of_which_no_share_is_free_is_looked_for_to_the_end(fake: FakeApi, run: Run) -> None:
     """And then said to be in use, by whom."""
     add_node(fake, "m", gpu_shared=40)
-    user = pod("train", node="m", namespace="ml")
-    user["spec"]["containers"][0]["resources"] = {"limits": {SHARED: "10"}}
-    fake.put(user)
+    fake.put(pod("train", node="m", namespace="ml", asks={SHARED: 10}))
     kubelet = Kubelet(fake, {"m": PACKED[:30]})
-    (result,) = run(api, told, Target("m", FOUR), config=sliced())
+    (result,) = run(Target("m", FOUR), config=sliced())
     assert [limits[SHARED] for limits in kubelet.asked] == [1, 1, 1, 1, 1, 25]
     assert result.uncovered == ("GPU-4",)
     assert result.users == (f"ml/train (10 {SHARED})",)
     assert result.passed
 
 
-def test_a_gpu_whose_shares_pods_never_get_is_a_failure(api: Api, fake: FakeApi, told: list[str]) -> None:
+def test_a_gpu_whose_shares_pods_never_get_is_a_failure(fake: FakeApi, run: Run) -> None:
     """Nobody has any, and all were asked for."""
     add_node(fake, "m", gpu_shared=40)
     Kubelet(fake, {"m": ["GPU-1", "GPU-2", "GPU-3"] * 14})
-    (result,) = run(api, told, Target("m", FOUR), config=sliced())
+    (result,) = run(Target("m", FOUR), config=sliced())
     assert result.uncovered == ("GPU-4",)
     assert not result.passed
 
 
-def test_the_last_free_share_shows_its_gpu_but_no_sharing(api: Api, fake: FakeApi, told: list[str]) -> None:
+def test_the_last_free_share_shows_its_gpu_but_no_sharing(fake: FakeApi, run: Run) -> None:
     """Two pods would be needed for that."""
     add_node(fake, "m", gpu_shared=2)
-    user = pod("train", node="m", namespace="ml")
-    user["spec"]["containers"][0]["resources"] = {"limits": {SHARED: "1"}}
-    fake.put(user)
+    fake.put(pod("train", node="m", namespace="ml", asks={SHARED: 1}))
     Kubelet(fake, {"m": ["GPU-1"]})
-    (result,) = run(api, told, Target("m", ("GPU-1",)), config=sliced(2))
+    (result,) = run(Target("m", ("GPU-1",)), config=sliced(2))
     assert result.passed, result
     assert (result.divided, result.together) == (True, "")
 
 
 def test_pods_that_do_not_tell_their_gpu_get_so_many_shares_that_they_must_have_had_all(
-    api: Api, fake: FakeApi, told: list[str]
+    fake: FakeApi, run: Run
 ) -> None:
     """Each one, as an image may try only the first GPU that it sees."""
     add_node(fake, "m", gpu_shared=40)
     kubelet = Kubelet(fake, {"m": list(PACKED)})
     kubelet.without_log = True
-    (result,) = run(api, told, Target("m", FOUR), config=sliced())
+    (result,) = run(Target("m", FOUR), config=sliced())
     assert [limits[SHARED] for limits in kubelet.asked] == [1] * 31
     assert result.passed
     assert not result.divided  # what was shared is not known
 
 
-def test_after_a_pod_that_could_not_run_no_more_are_made(api: Api, fake: FakeApi, told: list[str]) -> None:
+def test_after_a_pod_that_could_not_run_no_more_are_made(fake: FakeApi, run: Run) -> None:
     """They would fare no better."""
     add_node(fake, "m", gpu_shared=40)
     kubelet = Kubelet(fake, {"m": list(PACKED)})
     kubelet.stuck["m"] = {"phase": "Failed", "reason": "Evicted", "message": "the node was low on memory"}
-    (result,) = run(api, told, Target("m", FOUR), config=sliced())
+    (result,) = run(Target("m", FOUR), config=sliced())
     assert {item.why for item in result.results} == {"Evicted: the node was low on memory"}
     assert len(result.results) == 5
 
@@ -693,20 +635,20 @@ def test_after_a_pod_that_could_not_run_no_more_are_made(api: Api, fake: FakeApi
     ids=["known", "unknown"],
 )
 def test_shares_of_gpus_are_covered_with_the_whole_ones(
-    api: Api, fake: FakeApi, told: list[str], config: PluginConfig, asked: list[str]
+    fake: FakeApi, told: list[str], config: PluginConfig, asked: list[str], run: Run
 ) -> None:
     """A pod for each whole one, and what the shared ones take; where it cannot be told how many a GPU makes, one more than
     there are GPUs."""
     add_node(fake, "m", 1, gpu_shared=3, labels={"nvidia.com/device-plugin.config": "none"})
     kubelet = Kubelet(fake, {"m": ["GPU-1", "GPU-2", "GPU-2", "GPU-2"]})
-    (result,) = run(api, told, Target("m", ("GPU-1", "GPU-2")), config=config)
+    (result,) = run(Target("m", ("GPU-1", "GPU-2")), config=config)
     assert result.passed, result
     assert [next(iter(limits)) for limits in kubelet.asked] == asked
     assert result.together == "GPU-2"
 
 
 def test_an_event_is_handled_by_its_own_node_alone(
-    api: Api, fake: FakeApi, told: list[str], monkeypatch: pytest.MonkeyPatch
+    fake: FakeApi, monkeypatch: pytest.MonkeyPatch, run: Run
 ) -> None:
     """However many nodes and pods there are: a run of 1,000 nodes has as many events as pods."""
     nodes = {f"n{number}": [f"GPU-{number}"] for number in range(12)}
@@ -727,14 +669,14 @@ def test_an_event_is_handled_by_its_own_node_alone(
 
     monkeypatch.setattr(vectoradd, "changes", spied)
     monkeypatch.setattr(vectoradd._Run, "gather", gathered)
-    results = run(api, told, *(Target(name, tuple(uuids)) for name, uuids in nodes.items()))
+    results = run(*(Target(name, tuple(uuids)) for name, uuids in nodes.items()))
     assert all(result.passed for result in results)
     looks = "".join({"event": "e", "all": "a", "look": "."}[item] for item in log)
     assert re.fullmatch(r"(a\.{12}|e\.{0,1})+", looks)
 
 
 def test_pods_of_many_nodes_are_made_side_by_side(
-    api: Api, fake: FakeApi, told: list[str], monkeypatch: pytest.MonkeyPatch
+    fake: FakeApi, monkeypatch: pytest.MonkeyPatch, run: Run
 ) -> None:
     """Each waits for the other here: one after the other, they would never be made."""
     for name in ("a", "b"):
@@ -747,4 +689,4 @@ def test_pods_of_many_nodes_are_made_side_by_side(
         return create(this, *arguments)  # type: ignore[arg-type]
 
     monkeypatch.setattr(vectoradd._Run, "create", together)
-    assert all(result.passed for result in run(api, told, Target("a", ("GPU-1",)), Target("b", ("GPU-2",))))
+    assert all(result.passed for result in run(Target("a", ("GPU-1",)), Target("b", ("GPU-2",))))
