@@ -14,7 +14,7 @@ from gpunode.errors import Problem
 from gpunode.model import Event, Host, Outcome, Plan, Service, Ssh, StepPlan, Title, WriteFile
 from gpunode.report import make
 from gpunode.report.page import Page
-from tests.unit.test_verify import right
+from tests import cases
 
 pytestmark = pytest.mark.browser
 
@@ -60,7 +60,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     long = f"/etc/{'docker-' * 30}daemon.json"
     write = WriteFile(long, '{"a": 1}\n', "pods get GPUs", before="{}\n")
     steps = (StepPlan("docker", (write, Service("docker.service", "it reads it", restart=True))),)
-    facts = right()[1]
+    facts = cases.right()[1]
     with page.live(hosts):
         for number, host in enumerate(hosts):
             page.event(Event("stage", host.name, "reading facts"))

@@ -16,6 +16,7 @@ import yaml
 
 from gpunode import packages
 from gpunode.agent.record import STATE
+from gpunode.engine import chain
 from gpunode.links.kubelet.places import read as read_start
 from gpunode.links.machine import pci
 from gpunode.links.runtime import k0s, microk8s
@@ -444,6 +445,25 @@ def _handed(seen: Facts, name: str) -> Facts:
     libraries = f"# /usr/lib/libcuda.so.{seen.library_version}\n"
     text = f"kind: nvidia.com/gpu\ndevices:\n{devices}{libraries}"
     return replace(seen, files={**seen.files, SPEC: _file(SPEC, text)})
+
+
+@cache
+def right(base: str = "modern") -> tuple[Host, Facts]:
+    """A host that gpunode has finished with, whose GPUs answer: one, if its base is the usual one."""
+    named, seen = host(base), facts(base)
+    for _ in range(3):
+        seen = applied(seen, chain.plan(named, seen, chain.decide(named, seen, None)).changes)
+    name, memory = ("H100", 81559) if base == "modern" else ("P100", 16384)
+    addresses = [device.address.upper() for device in seen.pci if device.vendor == "10de"]
+    gpus = [
+        {"index": n, "uuid": f"GPU-{n}", "name": name, "pci": f"0000{address}", "memory_mib": memory}
+        for n, address in enumerate(addresses)
+    ]
+    if base == "modern":
+        return named, overlaid(
+            seen, {"gpus": gpus[:1], "pci": [{"address": "0000:19:00.0", "device": "2330"}]}
+        )
+    return named, overlaid(seen, {"gpus": gpus})
 
 
 def overlaid(seen: Facts, over: Mapping[str, Any]) -> Facts:

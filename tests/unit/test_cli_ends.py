@@ -31,7 +31,6 @@ from gpunode.local import files
 from gpunode.local.files import STATE
 from gpunode.model import Host, Outcome, Plan, Reboot, Ssh, Status, StepPlan, Verdict, WriteFile
 from tests import cases, forks
-from tests.unit.test_verify import right
 
 Command = Callable[..., Result]
 REFUSED = Member(Host("a", Ssh("a")), reason=Problem(nodes.CONFLICT, "no"))
@@ -47,9 +46,9 @@ def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Command:
     def look(visit: Visit, _: Any) -> Outcome:
         status: Status = visit.host.name  # type: ignore[assignment]
         if status == "right":
-            return Outcome(status, status, right()[1])
+            return Outcome(status, status, cases.right()[1])
         if status == "broken":
-            return Outcome(status, "right", cases.overlaid(right()[1], {"smi_error": "GPU is lost"}))
+            return Outcome(status, "right", cases.overlaid(cases.right()[1], {"smi_error": "GPU is lost"}))
         error = None if status == "planned" else "so it is"
         return Outcome(
             status,
@@ -185,7 +184,7 @@ def test_hosts_that_the_plan_could_not_take_are_gone_on_with(
 
     # The user fixed them.
     monkeypatch.setattr(
-        converge, "probe_and_plan", lambda visit, _: Outcome(visit.host.name, "right", right()[1])
+        converge, "probe_and_plan", lambda visit, _: Outcome(visit.host.name, "right", cases.right()[1])
     )
     page = tmp_path / "resume.html"
     assert ends("resume", "--yes", "--html", str(page)) == dict.fromkeys(bad, "right")

@@ -30,7 +30,7 @@ from gpunode.model import (
 )
 from gpunode.report import make
 from gpunode.report.page import Page
-from tests.unit.test_verify import right
+from tests import cases
 
 HOSTS = ["gpu-1", "gpu-2", "gpu-3"]
 VOID = {"meta", "input", "link", "br"}
@@ -63,7 +63,7 @@ def page(tmp_path: Path) -> Page:
     hosts = [Host(name, Ssh(name)) for name in ("gpu-1", "gpu-2", "gpu-3", "gpu-4")]
     write = WriteFile("/etc/docker/daemon.json", '{"a": "<b>"}\n', "pods get GPUs", before="{}\n")
     steps = (StepPlan("docker", (write, Service("docker.service", "it reads it", restart=True))),)
-    facts = right()[1]
+    facts = cases.right()[1]
     outcomes = [
         *(Outcome(name, "planned", facts, plan=Plan(name, steps)) for name in ("gpu-1", "gpu-2")),
         Outcome("gpu-3", "right", facts),
@@ -97,7 +97,7 @@ def test_a_page_is_one_wellformed_file_that_needs_nothing_from_elsewhere(page: P
 def test_memory_that_is_shared_with_the_host_is_said_in_words(tmp_path: Path) -> None:
     """GB10 has none of its own."""
     page = Page(make(json=True, quiet=True), tmp_path / "report.html", "gpunode verify")
-    facts = right()[1]
+    facts = cases.right()[1]
     gpus = (replace(facts.gpus[0], memory_mib=None), *facts.gpus[1:])
     page.outcome(Outcome("a", "right", replace(facts, gpus=gpus)))
     assert "<td>shared with the host</td>" in page.text()
@@ -108,7 +108,7 @@ def test_no_text_of_a_host_or_cluster_controls_the_page(tmp_path: Path) -> None:
     """Wherever it stands: control characters, C1 and bidi ones are escaped, secrets are redacted."""
     evil = "x\x1b]52;c;\x07\x9b\u202e\u2066 password=hunter2 y"
     page = Page(make(json=True, quiet=True), tmp_path / "report.html", evil)
-    facts = right()[1]
+    facts = cases.right()[1]
     gpus = tuple(replace(gpu, name=evil, pci=evil, uuid=evil) for gpu in facts.gpus)
     outcome = Outcome(
         evil, "right", replace(facts, gpus=gpus, kernel=evil, os=replace(facts.os, pretty=evil))
@@ -154,7 +154,7 @@ def test_each_host_has_its_diff_its_gpus_and_its_timeline(page: Page) -> None:
     card = text.split("<b>gpu-1, gpu-2</b>")[1].split('<details class="host"')[0]
     assert "/etc/docker/daemon.json" in card
     assert '<span class="green">' in card
-    assert right()[1].gpus[0].uuid in card
+    assert cases.right()[1].gpus[0].uuid in card
     assert "reading &lt;facts&gt;" in card
     assert "4 hosts in " in text
     assert "+a: &lt;c&gt;" in text
@@ -277,7 +277,7 @@ BATCH = {
 def end_of_run(tmp_path: Path, second: tuple[str, ...]) -> Page:
     """A run of three right hosts in five batches: the first is verified, `second` is the second's row, the run was paused before the third."""
     page = Page(make(json=True, quiet=True), tmp_path / "report.html", "gpunode provision · inventory.yaml")
-    facts = right()[1]
+    facts = cases.right()[1]
     outcomes = [Outcome(name, "right", facts) for name in HOSTS]
     page.note(Headline("3 hosts: about 2 min"))
     for outcome in outcomes:
@@ -337,7 +337,7 @@ def test_a_reload_of_the_modules_is_called_so_wherever_it_is(tmp_path: Path) -> 
     page = Page(make(json=True, quiet=True), tmp_path / "report.html", "t")
     steps = (StepPlan("reboot", (Reboot("the new driver is used then"),)),)
     disturbed = Disturbed(Disturbance(reboot=True), reload=True)
-    page.plans([Outcome("a", "planned", right()[1], plan=Plan("a", steps), disturbs=disturbed)])
+    page.plans([Outcome("a", "planned", cases.right()[1], plan=Plan("a", steps), disturbs=disturbed)])
     text = page.text()
     assert '<td data-name="cause">modules</td>' in text
     assert not re.search(">reboot ", text)

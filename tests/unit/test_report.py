@@ -42,7 +42,6 @@ from gpunode.report.plans import LEGEND
 from gpunode.report.terminal import Live, short_names
 from gpunode.wording import Advice, Command
 from tests import cases
-from tests.unit.test_verify import right
 
 
 def test_a_here_document_is_pasted_as_it_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
@@ -615,7 +614,7 @@ def test_an_error_that_ends_the_command_is_plain_too(
 def test_a_host_without_changes_says_which_link_is_broken(capsys: pytest.CaptureFixture[str]) -> None:
     """A plan cannot fix a lost GPU, and "up to date" alone reads as if all were well."""
     lost = "Unable to determine the device handle for GPU3: GPU is lost."
-    _, seen = right()
+    _, seen = cases.right()
     outcomes = [
         Outcome("a", "right", cases.overlaid(seen, {"smi_error": lost})),
         Outcome("b", "right", seen),

@@ -24,40 +24,9 @@ from tests import cases, tables
 PROVISION = "gpunode provision --limit modern"
 
 
-def right(base: str = "modern") -> tuple[Host, Facts]:
-    """A host that gpunode has finished with."""
-    host, seen = cases.host(base), cases.facts(base)
-    for _ in range(3):
-        plan = pipeline.plan(host, seen, decide(host, seen, None))
-        seen = cases.applied(seen, plan.changes)
-    if base != "modern":
-        there = [device for device in seen.pci if device.vendor == "10de"]
-        gpus = [
-            {
-                "index": n,
-                "uuid": f"GPU-{n}",
-                "name": "P100",
-                "pci": f"0000{each.address.upper()}",
-                "memory_mib": 16384,
-            }
-            for n, each in enumerate(there)
-        ]
-        return host, cases.overlaid(seen, {"gpus": gpus})
-    gpus = [
-        {
-            "index": 0,
-            "uuid": "GPU-0",
-            "name": "H100",
-            "pci": f"0000{seen.pci[0].address.upper()}",
-            "memory_mib": 81559,
-        },
-    ]
-    return host, cases.overlaid(seen, {"gpus": gpus, "pci": [{"address": "0000:19:00.0", "device": "2330"}]})
-
-
 def broken(then: Mapping[str, Any]) -> Verdict:
     """The first broken link of a right host to which something happened."""
-    host, seen = right()
+    host, seen = cases.right()
     return first(host, cases.overlaid(seen, then))
 
 
@@ -68,7 +37,7 @@ def first(host: Host, seen: Facts) -> Verdict:
 
 
 def test_every_link_of_a_right_host_holds() -> None:
-    host, seen = right()
+    host, seen = cases.right()
     wish = decide(host, seen, None)
     outcome = Outcome(host.name, "right", seen, wish, pipeline.plan(host, seen, wish))
     assert {link.status for link in judge_host(outcome)} == {"ok"}
@@ -99,7 +68,7 @@ def test_gpus_are_those_that_the_inventory_expects(
     expected: ExpectedGpus, devices: tuple[str, ...], what: str, code: str
 ) -> None:
     """By number and model; else the bus is the broken link, and says what is on it."""
-    host, seen = right()
+    host, seen = cases.right()
     bus = [{"address": f"0000:{n:02x}:00.0", "device": device} for n, device in enumerate(devices)]
     outcome = converge.plan_host(replace(host, gpus=expected), cases.overlaid(seen, {"pci": bus}), None)
     link = judge_host(outcome)[0]
@@ -112,7 +81,7 @@ def test_gpus_are_those_that_the_inventory_expects(
 @pytest.mark.parametrize("owner", ["vfio-pci", "nvgrace_gpu_vfio_pci", "pci-stub"])
 def test_a_gpu_for_a_virtual_machine_breaks_nothing_of_the_others(owner: str) -> None:
     """The plan is for those that NVIDIA's driver is for; so is the chain."""
-    host, seen = right()
+    host, seen = cases.right()
     beside = [
         {"address": "0000:19:00.0", "device": "2330", "driver": "nvidia"},
         {"address": "0000:3b:00.0", "device": "1db4", "driver": owner},
@@ -192,7 +161,7 @@ def test_a_specification_that_is_missing_old_or_incomplete_breaks_the_toolkit(
 
 def test_a_device_without_its_link_breaks_the_runtime() -> None:
     """Where the runc below loses such devices: containers work until the next daemon-reload."""
-    host, seen = right()
+    host, seen = cases.right()
     seen = cases.overlaid(
         seen, {"versions": {"systemd": "252", "runc": "1.1.5"}, "unlinked": ["/dev/nvidia0"]}
     )
@@ -207,7 +176,7 @@ def test_a_device_without_its_link_breaks_the_runtime() -> None:
 def test_a_hook_that_runc_does_not_know_of_is_said_beside_a_runtime_that_works() -> None:
     """Nothing is broken yet; what prevents it is the user's choice."""
     host = cases.host("modern", {"toolkit": "1.17.8"})
-    _, seen = right()
+    _, seen = cases.right()
     seen = cases.applied(seen, pipeline.plan(host, seen, decide(host, seen, None)).changes)
     link = next(each for each in judge_host(converge.plan_host(host, seen, None)) if each.layer == "runtime")
     assert (link.status, "passDeviceSpecs" in link.fix) == ("ok", True)
@@ -225,7 +194,7 @@ def test_a_file_that_does_not_parse_breaks_the_runtime_that_reads_it(
     base: str, path: str, text: str, cause: str
 ) -> None:
     """By its name; where and why is the cause."""
-    host, seen = right(base)
+    host, seen = cases.right(base)
     link = first(host, cases.overlaid(seen, {"files": {path: text}}))
     assert (link.layer, link.text) == ("runtime", f"{path} does not parse")
     assert link.cause.startswith(f"{path}:")
@@ -235,7 +204,7 @@ def test_a_file_that_does_not_parse_breaks_the_runtime_that_reads_it(
 
 def test_a_refusal_is_no_cause_of_another_link() -> None:
     """Yet it is to be mended first: until then provision changes nothing."""
-    host, seen = right()
+    host, seen = cases.right()
     file = {"/etc/containerd/config.toml": "version = 3\nroot = '/var\n"}
     link = first(host, cases.overlaid(seen, {"files": file, "modules": {"nvidia": "gone"}}))
     assert link.layer == "module"
@@ -244,7 +213,7 @@ def test_a_refusal_is_no_cause_of_another_link() -> None:
 
 
 def test_what_could_not_be_read_is_the_answers_fault_not_the_hosts() -> None:
-    host, seen = right()
+    host, seen = cases.right()
     link = first(host, replace(seen, errors={"packages": "dpkg-query: not found"}))
     assert (link.layer, link.cause) == ("ssh", "packages: dpkg-query: not found")
 
@@ -265,7 +234,7 @@ def test_what_could_not_be_read_is_the_answers_fault_not_the_hosts() -> None:
 def test_a_runtimes_cause_is_what_its_file_lacks_and_its_fix_what_is_done_about_it(
     base: str, path: str, old: str, new: str, cause: str
 ) -> None:
-    host, seen = right(base)
+    host, seen = cases.right(base)
     text = seen.files[path].content or ""
     assert old in text
     link = first(host, cases.overlaid(seen, {"files": {path: text.replace(old, new)}}))
@@ -281,7 +250,7 @@ def test_a_runtimes_cause_is_what_its_file_lacks_and_its_fix_what_is_done_about_
     ],
 )
 def test_containerds_cause_is_what_its_file_lacks(old: str, new: str, cause: str) -> None:
-    host, seen = right()
+    host, seen = cases.right()
     path = "/etc/containerd/config.toml"
     text = seen.files[path].content or ""
     assert old in text
@@ -302,7 +271,7 @@ def test_a_kernel_that_boots_next_without_a_module_is_named_at_the_module(
     then: Mapping[str, Any], status: str, cause: str
 ) -> None:
     """Broken where the plan gives it one; else the GPUs work until then, and a user has to act."""
-    host, seen = right()
+    host, seen = cases.right()
     outcome = converge.plan_host(host, cases.overlaid(seen, then), None)
     link = next(link for link in judge_host(outcome) if link.layer == "module")
     assert link.status == status
@@ -345,7 +314,7 @@ def test_another_driver_than_the_loaded_one_is_a_pending_change(broken: dict[str
     old = "570.124.06"
     modules = dict.fromkeys(("nvidia", "nvidia_uvm", "nvidia_modeset"), old)
     seen = cases.overlaid(
-        right()[1],
+        cases.right()[1],
         {"installed_run": {"version": old, "built": True}, "library_version": old, "modules": modules}
         | broken,
     )
@@ -364,7 +333,7 @@ def test_a_runtime_that_failed_has_failed() -> None:
 
 def test_a_gate_that_keeps_k3s_from_starting_is_the_cause_and_provision_the_fix() -> None:
     """Its one unit is the runtime's and the kubelet's; the plan restarts it after the files of both."""
-    host, seen = right("k3s")
+    host, seen = cases.right("k3s")
     gate = "kubelet-arg+:\n  - feature-gates=DevicePlugins=true\n"
     path = "/etc/rancher/k3s/config.yaml.d/50.yaml"
     link = first(
@@ -376,7 +345,7 @@ def test_a_gate_that_keeps_k3s_from_starting_is_the_cause_and_provision_the_fix(
 
 
 def test_an_image_that_is_not_on_the_node_is_said_to_be_so() -> None:
-    host, seen = right()
+    host, seen = cases.right()
     wished = PluginImage("plugin:1", "plugin.tar", "sha256:1")
     wish = decide(host, seen, wished)
     link = judge_image(Outcome(host.name, "planned", seen, wish, pipeline.plan(host, seen, wish)))
@@ -441,7 +410,7 @@ def test_a_kubelet_that_says_the_same_at_every_start_is_quoted_once() -> None:
 )
 def test_a_gpu_that_the_fabric_manager_has_not_joined_breaks_nvml(fabric: str, text: str) -> None:
     """As nvidia-smi names the states of nvmlDeviceGetGpuFabricInfo; a GPU without a fabric has none."""
-    host, seen = right()
+    host, seen = cases.right()
     seen = replace(seen, gpus=tuple(replace(gpu, fabric=fabric) for gpu in seen.gpus))
     link = next(link for link in judge_host(converge.plan_host(host, seen, None)) if link.layer == "NVML")
     assert (link.status, link.text if text else "") == ("broken" if text else "ok", text)
@@ -453,7 +422,7 @@ def test_a_gpu_that_the_fabric_manager_has_not_joined_breaks_nvml(fabric: str, t
 )
 def test_an_unloaded_module_is_no_missing_driver(library: str | None, cause: str) -> None:
     """Where another link's refusal leaves no plan that would name what is missing."""
-    _, seen = right()
+    _, seen = cases.right()
     seen = replace(seen, modules={}, library_version=library)
     refused = Outcome("gpu-1", "refused", seen, problem=Problem("", "config.toml does not parse", "runtime"))
     broken = next(link for link in judge_host(refused) if link.status == "broken")

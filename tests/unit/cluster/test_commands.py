@@ -22,7 +22,6 @@ from gpunode.wording import Advice
 from gpunode.wording import Command as Provision
 from tests import cases
 from tests.unit.test_inventory import archive
-from tests.unit.test_verify import right
 
 from .conftest import DAEMONSET, GPU_NODE, Kubelet, PluginController, add_node, pod, publish, status
 from .fake import FakeApi, Fault
@@ -166,7 +165,7 @@ ON: dict[str, Any] = {"mig_on": True, "mig_pending": True}
 
 def looked(monkeypatch: pytest.MonkeyPatch, gpu: Gpu | None = None) -> None:
     """The host gpu-1 is right and has one GPU."""
-    _, seen = right()
+    _, seen = cases.right()
     outcome = Outcome("gpu-1", "right", replace(seen, hostname="inside", gpus=(gpu,) if gpu else seen.gpus))
     monkeypatch.setattr(converge, "probe_and_plan", lambda *_: outcome)
 
@@ -223,7 +222,7 @@ def test_a_gpu_given_whole_though_cut_into_mig_devices_is_the_cause_where_its_po
 ) -> None:
     """In the pod the driver sees no GPU, which says nothing of MIG."""
     with_plugin(command, fake, 1)
-    _, seen = right()
+    _, seen = cases.right()
     looked(monkeypatch, replace(seen.gpus[0], mig=(MigDevice(0, "MIG-0", "3g.40gb"),), **ON))
     Kubelet(fake, {"inside": ["GPU-0"]}).broken.add("GPU-0")
     verified = command("verify", "--limit", "gpu-1")
@@ -245,7 +244,7 @@ def strategy(tmp_path: Path) -> Callable[[str], None]:
 
 def two(monkeypatch: pytest.MonkeyPatch, **second: Any) -> None:
     """The host gpu-1 is right and has two GPUs; something is special with the second."""
-    _, seen = right()
+    _, seen = cases.right()
     (device,) = seen.pci
     other = replace(device, address="0000:3b:00.0")
     (first,) = seen.gpus
@@ -277,7 +276,7 @@ def test_a_gpu_whose_mig_is_on_and_that_has_no_mig_device_is_named_with_what_to_
     with_plugin(command, fake, whole)
     two(monkeypatch, **ON)
     if not whole:
-        looked(monkeypatch, replace(right()[1].gpus[0], index=1, **ON))
+        looked(monkeypatch, replace(cases.right()[1].gpus[0], index=1, **ON))
     verified = command("verify", "--limit", "gpu-1", "--no-run", "--json")
     assert verified.exit_code == 1, verified.output
     said = links(verified)
@@ -399,7 +398,7 @@ def test_a_gpu_that_fell_off_the_bus_has_its_xid_as_the_cause(
 ) -> None:
     """The driver says only that it is lost; the device plugin has heard why, and told the cluster."""
     with_plugin(command, fake, 2)
-    _, seen = right()
+    _, seen = cases.right()
     lost = replace(seen, hostname="inside", smi_error="Unable to determine the device handle: GPU is lost.")
     monkeypatch.setattr(converge, "probe_and_plan", lambda *_: Outcome("gpu-1", "right", lost))
     verified = command("verify", "--limit", "gpu-1", "--no-run")
