@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import ast
 import re
-import subprocess
 import sys
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from typer.testing import CliRunner
 
 from gpunode.agent.failures import HINTS
@@ -23,10 +21,9 @@ from gpunode.explain import ACTIONS, OWN, Explanation, _own, _words, explain, ex
 from gpunode.links.pod.pending import REASONS
 from gpunode.packages import SYSTEMS
 from gpunode.planning.tables import table
-from tests import jsonlines, tables
+from tests import cases, forks, jsonlines, tables
 
 GPU = "0000:3b:00"
-CASES = Path(__file__).parents[1] / "cases/explain"
 UNKNOWN = ("unknown", "unknown")
 FELL_OFF = f"[  12.3] NVRM: Xid (PCI:{GPU}): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus."
 
@@ -150,7 +147,7 @@ def test_lines_of_public_threads_are_answered_by_their_outcome(name: str, right:
     Those that are wrong have had other causes in other threads. Lines that differ in numbers only are in one of the files. A line of no single cause has no answer with one, and an
     answer whose cause is unknown counts as none.
     """
-    answers = [(row, explain(row["line"])) for row in yaml.safe_load((CASES / f"{name}.yaml").read_text())]
+    answers = [(row, explain(row["line"])) for row in cases.read(f"explain/{name}.yaml")]
     as_labelled = [row for row, answer in answers if (row["fault"], row["action"]) in causes(answer)]
     assert len(as_labelled) >= right
     others = [(row, each) for row, each in answers if causes(each) != [UNKNOWN] and row not in as_labelled]
@@ -167,7 +164,7 @@ def causes(answer: Explanation | None) -> list[tuple[str, str]]:
 
 
 def test_a_family_of_lines_has_its_answer_and_an_unknown_cause_is_narrowed_down() -> None:
-    for row in yaml.safe_load((CASES / "families.yaml").read_text()):
+    for row in cases.read("explain/families.yaml"):
         answer = meaning(row["line"])
         assert (answer.code, answer.fault) == (row["code"], row.get("fault", "unknown")), row["line"]
         assert answer.command or "fault" in row, row["code"]
@@ -228,8 +225,7 @@ def test_a_general_answer_names_what_is_nvidias_and_proves_no_cause() -> None:
     """Without NVIDIA's words the same line has none; and each general row has a line of its own."""
     answers = {
         row["line"]: answer
-        for name in CASES.glob("*.yaml")
-        for row in yaml.safe_load(name.read_text())
+        for row in cases.cases("explain")
         if (answer := explain(row["line"])) and answer.general and answer.fault == "unknown"
     }
     known: Any = table("gpunode.explain", "lines.yaml")
@@ -259,7 +255,10 @@ def written_codes() -> dict[str, str]:
     """The codes that the source gives to problems, verdicts, reasons and the like → a place."""
     codes: dict[str, str] = {}
     for path in sorted(Path("gpunode").rglob("*.py")):
-        tree = ast.parse(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
+        if not re.search(r"\bcode=|\b(Problem|Reason|Left|Deviation|broken)\(", text):
+            continue
+        tree = ast.parse(text)
         constants = {
             target.id: node.value
             for node in tree.body
@@ -301,10 +300,13 @@ def run_explain(text: str) -> int:
     return CliRunner().invoke(app, ["explain", text]).exit_code
 
 
-def test_lines_of_stdin_are_explained_once_each() -> None:
+def test_lines_of_stdin_are_explained_once_each(tmp_path: Path) -> None:
     log = f"all is well\n{FELL_OFF}\n{FELL_OFF}\n"
-    words = [sys.executable, "-m", "gpunode", "explain", "-", "--json"]
-    done = subprocess.run(words, check=False, input=log, capture_output=True, text=True)
+    with (tmp_path / "log").open("w+") as stdin:
+        stdin.write(log)
+        stdin.seek(0)
+        words = [sys.executable, "-m", "gpunode", "explain", "-", "--json"]
+        done = forks.run(words, stdin=stdin, capture_output=True, text=True)
     first, summary = jsonlines.parse(done.stdout)
     assert done.returncode == 0
     assert (first["code"], first["fault"], first["action"]) == ("xid-79", "hardware", "reboot")

@@ -13,7 +13,11 @@ from tests import jsonlines
 from tests.jsonlines import KINDS
 
 ROOT = Path(__file__).parents[2]
-ROOMS = [path for room in ("cli", "commands", "engine") for path in (ROOT / "gpunode" / room).glob("*.py")]
+ROOMS = {
+    path: path.read_text()
+    for room in ("cli", "commands", "engine")
+    for path in (ROOT / "gpunode" / room).glob("*.py")
+}
 BY_REPORT = {
     "outcome",
     "plan",
@@ -28,11 +32,10 @@ HOST = {"host": "gpu-1", "status": "failed", "seconds": 1.5}
 
 def calls(name: str) -> Iterator[tuple[Path, ast.Call]]:
     """Every call of a function or method of this name."""
-    for path in ROOMS:
-        for node in ast.walk(ast.parse(path.read_text())):
-            if (
-                isinstance(node, ast.Call)
-                and getattr(node.func, "attr", getattr(node.func, "id", "")) == name
+    for path, text in ROOMS.items():
+        for node in ast.walk(ast.parse(text)) if f"{name}(" in text else ():
+            if isinstance(node, ast.Call) and name == getattr(
+                node.func, "attr", getattr(node.func, "id", "")
             ):
                 yield path, node
 

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
+from gpunode.agent import redaction
 from gpunode.cluster.api import Api, connect, watch
 from gpunode.cluster.api.kinds import path
 from gpunode.cluster.objects import manifests
@@ -27,12 +28,14 @@ DAEMONSET = "gpunode-device-plugin"
 
 
 @pytest.fixture(autouse=True, scope="session")
-def _manifests_parsed_once() -> Iterator[None]:
-    """A deploy renders the same ones ten times, which would be a quarter of what its test costs."""
+def _same_texts_read_once() -> Iterator[None]:
+    """Manifests are parsed and searched for secrets once. A deploy renders the same ones ten times, and each test plans them
+    again, which would be half of what it costs."""
     parsed = functools.cache(lambda text, loader: pickle.dumps([*yaml.load_all(text, loader)]))
     fast = {**vars(yaml), "load_all": lambda text, loader: pickle.loads(parsed(text, loader))}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(manifests, "yaml", SimpleNamespace(**fast))
+        patch.setattr(redaction, "redact", functools.cache(redaction.redact))
         yield
 
 

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sysconfig
 from collections.abc import Callable
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
@@ -220,20 +221,29 @@ def test_it_is_removed_with_its_pod(command: Command, fake: FakeApi) -> None:
     ids=["kubectl gpunode", "kubectl inspect gpunode"],
 )
 def test_the_plugins_of_kubectl_start_and_ask_the_cluster(
-    fake: FakeApi, tmp_path: Path, program: str, words: list[str]
+    fake: FakeApi,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    program: str,
+    words: list[str],
 ) -> None:
     """As kubectl starts them: by their names, as installed, with its kubeconfig."""
     add_node(fake, "gpu-1", 1, labels=GPU_NODE)
     installed = Path(sysconfig.get_path("scripts")) / program
     environment = {**os.environ, "KUBECONFIG": fake.kubeconfig(tmp_path)}
     environment.pop("GPUNODE_INVENTORY", None)
-    told = subprocess.run([installed, "--help"], capture_output=True, text=True, check=True)
-    assert f"Usage: {program}" in told.stdout
     done = subprocess.run([installed, *words], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)  # fmt: skip
     assert done.returncode in {0, 1}, done.stderr
     assert "Traceback" not in done.stderr
     assert ("GET", "/api/v1/nodes") in [(method, where) for method, where, _ in fake.requests]
     assert all(json.loads(line)["type"] for line in done.stdout.splitlines())
+
+    monkeypatch.setattr("sys.argv", [str(installed), "--help"])
+    (started,) = entry_points(group="console_scripts", name=program)
+    with pytest.raises(SystemExit):
+        started.load()()
+    assert f"{program} [OPTIONS]" in capsys.readouterr().out
 
 
 def test_the_plugins_namespace_stays_while_a_notebook_is_in_it(
