@@ -67,6 +67,11 @@ def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Command:
     return run
 
 
+def suites(file: str) -> dict[str, ElementTree.Element]:
+    """Of a JUnit file, by name."""
+    return {suite.attrib["name"]: suite for suite in ElementTree.parse(file).getroot()}
+
+
 def last(result: Result) -> dict[str, Any]:
     """The last JSON line."""
     return dict(json.loads(result.stdout.splitlines()[-1]))
@@ -261,25 +266,27 @@ def test_a_fleet_is_reported_in_one_sentence(chains: Mapping[str, list[Verdict]]
 
 
 @pytest.mark.parametrize(
-    "words",
+    ("words", "way"),
     [
-        ("verify",),
-        ("label", "--accelerator"),
-        ("plugin", "deploy"),
-        ("abort", "inventory.yaml", "--limit", "a"),
+        ("verify", "verify FILE"),
+        ("label --accelerator", "label --accelerator FILE"),
+        ("plugin deploy", "plugin deploy FILE"),
+        ("abort inventory.yaml --limit a", "abort --limit a FILE"),
+        ("verify inventory.yaml --no-run", "verify --no-run FILE"),
+        ("verify --html inventory.yaml", "verify --html inventory.yaml FILE"),
+        ("forget h1", "forget h1 -i FILE"),
     ],
 )
 def test_a_command_without_an_inventory_names_the_way_out(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: str, way: str
 ) -> None:
-    """Its own line with a file, and an inventory to copy that is right as it stands."""
+    """Its own line with a file, which takes the place of the inventory's name alone; and an inventory to copy."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("sys.argv", ["gpunode", *words])
-    error = CliRunner().invoke(app, [*words]).exception
+    monkeypatch.setattr("sys.argv", ["gpunode", *words.split()])
+    error = CliRunner().invoke(app, words.split()).exception
     assert isinstance(error, UsageError)
     assert "no inventory.yaml" in error.message
-    others = [word for word in words if word != "inventory.yaml"]
-    assert f"`gpunode {' '.join(others)} FILE`" in error.hint
+    assert f"`gpunode {way}`" in error.hint
     written = re.search(r"cat > inventory.yaml <<'END'\n(.*?\n)END\n", f"{error}\n", re.DOTALL)
     assert written
     Path("inventory.yaml").write_text(written[1])
@@ -307,18 +314,6 @@ def test_the_usual_inventory_is_the_one_of_the_environment_and_an_argument_comes
     error = command("plan").exception
     assert "gone.yaml: no such file" in str(error)
     assert "(named by $GPUNODE_INVENTORY)" in str(error)
-
-
-@pytest.mark.parametrize(("words", "way"), [("plan", " FILE`"), ("forget h1", " -i FILE`")])
-def test_without_an_inventory_a_command_says_how_it_takes_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: str, way: str
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("GPUNODE_INVENTORY", raising=False)
-    monkeypatch.setattr("sys.argv", ["gpunode", *words.split()])
-    error = CliRunner().invoke(app, words.split()).exception
-    assert isinstance(error, UsageError)
-    assert f"Name yours: `gpunode {words}{way}" in error.hint
 
 
 @pytest.mark.parametrize(
@@ -351,25 +346,6 @@ def test_an_inventory_that_is_named_and_not_there_is_no_kubeconfigs_cluster(
     assert "nothing names the cluster" in unnamed.message
     named = CliRunner().invoke(app, [*words.split(), "--context", "prod"]).exception
     assert isinstance(named, KubeconfigUnusable)
-
-
-@pytest.mark.parametrize(
-    ("words", "again"),
-    [
-        ("verify --html inventory.yaml", "gpunode verify --html inventory.yaml FILE"),
-        ("verify inventory.yaml --no-run", "gpunode verify --no-run FILE"),
-        ("plan", "gpunode plan FILE"),
-    ],
-)
-def test_the_command_to_repeat_has_all_its_options(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: str, again: str
-) -> None:
-    """Where there is no inventory, FILE takes the place of its name and of nothing else."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("sys.argv", ["gpunode", *words.split()])
-    error = CliRunner().invoke(app, words.split()).exception
-    assert isinstance(error, UsageError)
-    assert f"`{again}`" in error.hint
 
 
 @pytest.mark.parametrize("words", [("plan",), ("verify", "--no-run"), ("provision", "--yes")], ids=" ".join)
@@ -513,14 +489,13 @@ def test_the_links_are_also_a_junit_file(command: Command) -> None:
     ran = command("verify", "--no-run", "--junit", "links.xml", "--html", "report.html")
     assert ran.exit_code == command("verify", "--no-run").exit_code
     assert Path("report.html").exists()
-    root = ElementTree.parse("links.xml").getroot()
-    suites = {suite.attrib["name"]: suite for suite in root}
-    assert {"right", "planned", "refused", "unreachable", "broken"} <= set(suites)
-    for name, suite in suites.items():
+    written = suites("links.xml")
+    assert {"right", "planned", "refused", "unreachable", "broken"} <= set(written)
+    for name, suite in written.items():
         failed = [case.attrib["name"] for case in suite if case.find("failure") is not None]
         assert (len(failed), suite.attrib["tests"]) == (int(suite.attrib["failures"]), str(len(suite)))
         assert bool(failed) == (name != "right")
-    failures = {name: suite.find("*/failure") for name, suite in suites.items() if name != "right"}
+    failures = {name: suite.find("*/failure") for name, suite in written.items() if name != "right"}
     assert all(failure is not None and failure.attrib["message"] for failure in failures.values())
     assert any("Fix: " in (failure.text or "") for failure in failures.values() if failure is not None)
 
@@ -535,17 +510,16 @@ def test_the_ends_of_a_run_are_also_a_junit_file(command: Command, verb: str) ->
     hosts = ("--limit", "right,refused,unreachable")
     command("provision", "--yes", *hosts)
     command(verb, "--yes", "--junit", "run.xml", *(hosts if verb == "provision" else ()))
-    suites = {suite.attrib["name"]: suite for suite in ElementTree.parse("run.xml").getroot()}
     for name in ("refused", "unreachable"):
-        (failure,) = suites[name].findall("testcase/failure")
+        (failure,) = suites("run.xml")[name].findall("testcase/failure")
         assert (failure.attrib["type"], bool(failure.attrib["message"])) == (name, True)
         assert "do this" in (failure.text or "")
 
 
 def test_hosts_of_a_declined_run_are_skipped_in_its_junit_file(command: Command) -> None:
     command("provision", "--limit", "planned,right", "--junit", "run.xml")
-    suites = {suite.attrib["name"]: suite for suite in ElementTree.parse("run.xml").getroot()}
-    assert [suites[name].attrib["skipped"] for name in ("planned", "right")] == ["1", "0"]
+    written = suites("run.xml")
+    assert [written[name].attrib["skipped"] for name in ("planned", "right")] == ["1", "0"]
 
 
 def test_a_resume_without_hosts_left_writes_its_junit_file(command: Command) -> None:

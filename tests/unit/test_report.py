@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
 from unittest import mock
@@ -72,6 +73,35 @@ def _still(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(live_view, "time", mock.Mock(monotonic=lambda: 7.0, time=lambda: 7.0))
 
 
+Terminal = Callable[[int], Callable[[], list[str]]]
+
+
+@pytest.fixture
+def terminal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Terminal:
+    """Standard output is a terminal of this width; the lines that were written to it since, without its styles."""
+
+    def lines() -> list[str]:
+        text = re.sub(r"\x1b\[[0-9;]*m", "", capsys.readouterr().out)
+        return [line.rstrip() for line in text.splitlines()]
+
+    def of(width: int) -> Callable[[], list[str]]:
+        for name, value in (
+            ("FORCE_COLOR", "1"),
+            ("NO_COLOR", "1"),
+            ("COLUMNS", str(width)),
+            ("TERM", "xterm"),
+        ):
+            monkeypatch.setenv(name, value)
+        return lines
+
+    return of
+
+
+def drawn(console: Console, live: Live) -> list[str]:
+    """The lines of the live view."""
+    return ["".join(part.text for part in line).rstrip() for line in console.render_lines(live._render())]
+
+
 @pytest.mark.usefixtures("_still")
 def test_a_narrow_terminal_cuts_words_and_never_host_or_time() -> None:
     console = Console(force_terminal=True, width=60, soft_wrap=True, color_system=None)
@@ -81,8 +111,7 @@ def test_a_narrow_terminal_cuts_words_and_never_host_or_time() -> None:
     )
     live.event(Event("progress", "gpu-with-a-longer-name", "Installing linux-headers-6.1.0-28-amd64"))
 
-    lines = ["".join(part.text for part in line) for line in console.render_lines(live._render())]
-
+    lines = drawn(console, live)
     assert len(lines) == 2
     assert all(len(line) <= 60 for line in lines)
     assert lines[0].startswith(" gpu-with-a-longer-name  00:00  7/13 install")
@@ -107,11 +136,7 @@ def test_the_live_view_fits_every_terminal_with_failed_hosts_first_and_the_rest_
     for name in bad:
         live.outcome(Outcome(name, "unreachable", problem=Problem("", "no route to host\nmore")))
 
-    lines = [
-        "".join(part.text for part in line).rstrip()
-        for line in console.render_lines(live._render(), pad=False)
-    ]
-
+    lines = drawn(console, live)
     assert len(lines) < height
     assert all(len(line) <= width for line in lines)
     at = next(number for number, line in enumerate(lines) if line.startswith(" 00:00 · "))
@@ -143,9 +168,7 @@ def test_the_live_view_of_a_batch_knows_all_hosts_of_the_run() -> None:
     batch = Live(console, ["a"], known, run)
     batch.event(Event("stage", "a", "waiting for ml/train"))
 
-    lines = ["".join(part.text for part in line).rstrip() for line in console.render_lines(batch._render())]
-
-    assert lines == [
+    assert drawn(console, batch) == [
         " batch 2 of 3 ███░░░░░░░ 1 of 3 hosts · 1 failed · about 4 min left · run 4f1c",
         " b  ✗ refused  Secure Boot is on",
         " a  00:00  waiting for ml/train",
@@ -159,9 +182,7 @@ def test_a_wide_live_view_has_a_bar_of_the_changes_that_are_made() -> None:
     live = Live(console, ["a", "b"])
     live.event(Event("change", "a", "restart docker", {"n": 3, "of": 6, "kind": "Service"}))
     live.event(Event("stage", "b", "probe"))
-    first, second, _ = [
-        "".join(part.text for part in line).rstrip() for line in console.render_lines(live._render())
-    ]
+    first, second, _ = drawn(console, live)
     assert first.endswith("█████░░░░░")
     assert second == " b  00:00  probe"
 
@@ -185,8 +206,7 @@ def test_the_time_of_a_wait_counts_from_its_beginning(monkeypatch: pytest.Monkey
         now[0] = seconds
         live.event(Event("stage", "a", text, data))
         now[0] += 2
-        line = "".join(part.text for part in console.render_lines(live._render())[0])
-        shown.append(line.split()[1])
+        shown.append(drawn(console, live)[0].split()[1])
     assert shown == ["00:02", "01:02", "01:32", *["00:02"] * 5]
 
 
@@ -208,22 +228,17 @@ def test_the_live_view_is_drawn_while_hosts_finish() -> None:
     for name in ("a", "b"):
         live.outcome(Ending(name, "failed", problem=Problem("", "lost")))
 
-    lines = ["".join(part.text for part in line).rstrip() for line in console.render_lines(live._render())]
-
+    lines = drawn(console, live)
     assert lines[:2] == [" a  ✗ failed  lost", " b  ✗ failed  lost"]
     assert lines[-1].endswith(" · 2 hosts: 2 failed")
 
 
-def test_a_terminal_too_narrow_for_a_table_gets_a_line_for_every_cell(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    for name, value in (("FORCE_COLOR", "1"), ("NO_COLOR", "1"), ("COLUMNS", "40"), ("TERM", "xterm")):
-        monkeypatch.setenv(name, value)
+def test_a_terminal_too_narrow_for_a_table_gets_a_line_for_every_cell(terminal: Terminal) -> None:
+    written = terminal(40)
     uuid = "GPU-cfcfed54-8a26-5c73-bee6-9c3345a488a2"
     columns = ("node", "uuid", "gpu", "result", "seconds")
     Human(quiet=False).rows("verify", columns, [("p100-01", uuid, "Tesla P100-PCIE-16GB", "passed", None)])
-
-    assert re.sub(r"\x1b\[[0-9;]*m", "", capsys.readouterr().out).splitlines() == [
+    assert written() == [
         " p100-01",
         f"   uuid    {uuid}",
         "   gpu     Tesla P100-PCIE-16GB",
@@ -273,20 +288,16 @@ def test_costs_of_a_plan_accepted_beforehand_follow_its_signs(
     assert [*shown.out.splitlines(), *shown.err.splitlines()] == [f" {LEGEND}", " 1 host: 1 reboot"][:lines]
 
 
-def test_a_narrow_terminal_has_many_gpus_in_a_line_each(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_narrow_terminal_has_many_gpus_in_a_line_each(terminal: Terminal) -> None:
     """With their UUIDs short; or, where not even that fits, each behind its host in a line or two."""
     uuid = "GPU-cfcfed54-8a26-5c73-bee6-9c3345a488a2"
     columns = ("node", "uuid", "gpu", "result", "seconds")
     rows = [("h100-001", uuid, "NVIDIA H100 80GB HBM3", "passed", 2.0)] * 40
 
     def shown(width: int) -> list[str]:
-        for name, value in (("FORCE_COLOR", "1"), ("NO_COLOR", "1"), ("COLUMNS", str(width)), ("TERM", "xterm")):  # fmt: skip
-            monkeypatch.setenv(name, value)
+        written = terminal(width)
         Human(quiet=False).rows("vectoradd", columns, rows)
-        text = re.sub(r"\x1b\[[0-9;]*m", "", capsys.readouterr().out)
-        return [line.rstrip() for line in text.splitlines()]
+        return written()
 
     assert shown(70)[:2] == [
         "NODE      UUID           GPU                    RESULT  SECONDS",
@@ -323,24 +334,19 @@ def test_an_interrupt_at_a_question_is_no_answer(capsys: pytest.CaptureFixture[s
     assert capsys.readouterr().err == "Apply to 2 hosts? [y/N] \n"
 
 
-def test_a_table_that_would_cut_words_is_a_line_for_every_cell(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_table_that_would_cut_words_is_a_line_for_every_cell(terminal: Terminal) -> None:
     """Words of a sentence wrap; a label's value is one word."""
     columns = ("node", "accelerator", "result")
     for width, lines in (
-        ("32", [" p100-01", "   accelerator  nvidia-tesla-p100", "   result       would change"]),
+        (32, [" p100-01", "   accelerator  nvidia-tesla-p100", "   result       would change"]),
         (
-            "38",
+            38,
             ["NODE     ACCELERATOR        RESULT", "p100-01  nvidia-tesla-p100  would", " " * 28 + "change"],
         ),
     ):
-        for name, value in (("FORCE_COLOR", "1"), ("NO_COLOR", "1"), ("COLUMNS", width), ("TERM", "xterm")):
-            monkeypatch.setenv(name, value)
+        written = terminal(width)
         Human(quiet=False).rows("label", columns, [("p100-01", "nvidia-tesla-p100", "would change")])
-
-        shown = re.sub(r"\x1b\[[0-9;]*m", "", capsys.readouterr().out).splitlines()
-        assert [line.rstrip() for line in shown] == lines
+        assert written() == lines
 
 
 def test_whole_seconds_that_are_none_are_less_than_one(capsys: pytest.CaptureFixture[str]) -> None:
@@ -540,19 +546,13 @@ ITS_OWN_LINES = {"line end", "separators"}
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-@pytest.mark.parametrize("terminal", [True, False])
+@pytest.mark.parametrize("width", [500, 0], ids=["terminal", "no terminal"])
 def test_what_comes_from_hosts_is_shown_and_does_nothing(
-    name: str, terminal: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    name: str, width: int, terminal: Terminal, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """No escape sequence, no mark that turns the line round, no markup: what is there is what is read."""
-    if terminal:
-        for variable, value in (
-            ("FORCE_COLOR", "1"),
-            ("NO_COLOR", "1"),
-            ("COLUMNS", "500"),
-            ("TERM", "xterm"),
-        ):
-            monkeypatch.setenv(variable, value)
+    if width:
+        terminal(width)
     text, shown = HOSTILE[name]
     tell_all(Human(quiet=False), text)
 
@@ -874,17 +874,16 @@ def test_a_plan_names_the_reload_that_is_tried_first(
 
 
 def test_a_terminal_breaks_lines_between_words_below_where_their_text_begins(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    terminal: Terminal, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A command stays on one line where it fits; what is piped is not broken at all."""
     fix = "Load the module with `modprobe nvidia`, then run `gpunode verify inventory.yaml --limit a` once more."
     links = [Verdict.broken("module", "nvidia is not loaded", "dmesg reports an unknown symbol in it", fix)]
     make(json=False, quiet=False).links("h100-1", links)
     assert fix in capsys.readouterr().out
-    for name, value in (("FORCE_COLOR", "1"), ("NO_COLOR", "1"), ("COLUMNS", "60"), ("TERM", "xterm")):
-        monkeypatch.setenv(name, value)
+    written = terminal(60)
     make(json=False, quiet=False).links("h100-1", links)
-    assert re.sub(r"\x1b\[\d*m", "", capsys.readouterr().out).splitlines() == [
+    assert written() == [
         " h100-1",
         "   ✗ module    nvidia is not loaded",
         "       cause     dmesg reports an unknown symbol in it",

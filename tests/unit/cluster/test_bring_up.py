@@ -16,7 +16,6 @@ from gpunode.engine import cluster_diff as drift
 from gpunode.engine import impact, proof
 from gpunode.engine import nodes as placed
 from gpunode.engine.member import Member
-from gpunode.engine.reporter import Reporter
 from gpunode.errors import Problem
 from gpunode.links import node as nodes
 from gpunode.links import plugin
@@ -54,15 +53,10 @@ INVENTORY = Inventory("inventory.yaml", HOSTS, Cluster(plugin=PluginImage("plugi
 
 
 def bring_up(
-    api: Api,
-    inventory: Inventory,
-    hosts: Sequence[Host],
-    ended: Sequence[Outcome],
-    reporter: Reporter,
-    *,
-    run: bool,
+    api: Api, inventory: Inventory, hosts: Sequence[Host], ended: Sequence[Outcome], *, json: bool, run: bool
 ) -> int:
     """The exit code of its part in `provision`."""
+    reporter = report.make(json=json, quiet=True)
     members = tuple(Member(host, outcome) for host, outcome in zip(hosts, ended, strict=True))
     members = proof.prove(proof.Walk(api, inventory, reporter, acts=True, run=run), members)
     proof.report_proofs(members, reporter)
@@ -105,7 +99,7 @@ def test_a_label_that_somebody_else_set_leaves_the_other_hosts_theirs(
     add_node(fake, "b")
     PluginController(fake)
 
-    code = bring_up(api, INVENTORY, HOSTS, outcomes(), report.make(json=True, quiet=True), run=False)
+    code = bring_up(api, INVENTORY, HOSTS, outcomes(), json=True, run=False)
 
     assert code == 1
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
@@ -124,7 +118,7 @@ def test_hosts_that_are_no_nodes_are_named_when_there_is_no_other(
     monkeypatch.setattr(placed, "REGISTER_SECONDS", 0.0)
     add_node(fake, "other")
 
-    assert bring_up(api, INVENTORY, HOSTS, outcomes(), report.make(json=False, quiet=True), run=False)
+    assert bring_up(api, INVENTORY, HOSTS, outcomes(), json=False, run=False)
     said = capsys.readouterr().err
     assert "a: no node of the cluster has its hostname `a`" in said
     assert "b: no node of the cluster has its hostname `b`" in said
@@ -452,21 +446,22 @@ def test_who_may_not_list_daemonsets_gets_his_plan(fake: FakeApi, noted: Noted) 
     assert "Node a" in noted()
 
 
-def with_gpus(*uuids: str) -> list[Outcome]:
+def with_gpus(*uuids: str, memory_mib: int = 0) -> list[Outcome]:
     """Both hosts, each with these GPUs as `a-0` and `b-0`."""
-    seen = cases.facts("modern")
-    return [
-        Outcome(
-            host.name,
-            "right",
-            replace(
-                seen,
-                hostname=host.name,
-                gpus=tuple(Gpu(n, f"{host.name}-{uuid}", "P100", "", 0) for n, uuid in enumerate(uuids)),
-            ),
-        )
-        for host in HOSTS
-    ]
+
+    def seen(host: str) -> Facts:
+        gpus = tuple(Gpu(n, f"{host}-{uuid}", "P100", "", memory_mib) for n, uuid in enumerate(uuids))
+        return replace(cases.facts("modern"), hostname=host, gpus=gpus)
+
+    return [Outcome(host.name, "right", seen(host.name)) for host in HOSTS]
+
+
+def with_last_gpu(*whole: str, **last: Any) -> Outcome:
+    """The first host, with these GPUs and another one, of which this is known."""
+    (first, _) = with_gpus(*whole, str(len(whole)))
+    assert first.facts
+    *others, gpu = first.facts.gpus
+    return replace(first, facts=replace(first.facts, gpus=(*others, replace(gpu, **last))))
 
 
 @pytest.mark.parametrize(
@@ -488,7 +483,7 @@ def test_a_host_whose_driver_does_not_answer_is_not_waited_for(
     assert second.facts
     second = replace(second, facts=replace(second.facts, gpus=(), **lacks))
 
-    code = bring_up(api, INVENTORY, HOSTS, [first, second], report.make(json=False, quiet=True), run=True)
+    code = bring_up(api, INVENTORY, HOSTS, [first, second], json=False, run=True)
 
     assert code == 1
     said = capsys.readouterr().err
@@ -506,7 +501,7 @@ def test_every_host_is_said_to_be_verified_or_not_with_what_shows_it(
     kubelet = Kubelet(fake, {"a": ["a-0", "a-1"], "b": ["b-0", "b-1"]})
     kubelet.broken.add("b-1")
 
-    code = bring_up(api, INVENTORY, HOSTS, with_gpus("0", "1"), report.make(json=True, quiet=True), run=True)
+    code = bring_up(api, INVENTORY, HOSTS, with_gpus("0", "1"), json=True, run=True)
 
     assert code == 1
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
@@ -545,17 +540,12 @@ def test_one_small_pod_is_not_said_to_have_been_on_every_gpu(
     )
     add_node(fake, "a")
     fake.update("Node", "a", status={"allocatable": {named: "32"}, "capacity": {named: "32"}})
-    user = pod("holder", node="a", namespace="default")
-    user["spec"]["containers"][0]["resources"] = {"limits": {named: "3"}}
-    fake.put(user)
+    fake.put(pod("holder", node="a", namespace="default", asks={named: 3}))
     PluginController(fake)
     Kubelet(fake, {"a": ["a-1"]})
-    (first, _) = with_gpus("0", "1")
-    assert first.facts
-    gpus = tuple(replace(gpu, memory_mib=16 * 1024) for gpu in first.facts.gpus)
-    first = replace(first, facts=replace(first.facts, gpus=gpus))
+    (first, _) = with_gpus("0", "1", memory_mib=16 * 1024)
 
-    code = bring_up(api, inventory, HOSTS[:1], [first], report.make(json=True, quiet=True), run=True)
+    code = bring_up(api, inventory, HOSTS[:1], [first], json=True, run=True)
 
     said = capsys.readouterr().out
     assert code == 0, said
@@ -574,9 +564,7 @@ def test_how_many_gpus_were_tested_and_who_has_the_others_is_reported(
     PluginController(fake)
     Kubelet(fake, {"a": ["a-1"]})
 
-    code = bring_up(
-        api, INVENTORY, HOSTS[:1], with_gpus("0", "1")[:1], report.make(json=True, quiet=True), run=True
-    )
+    code = bring_up(api, INVENTORY, HOSTS[:1], with_gpus("0", "1")[:1], json=True, run=True)
 
     said = capsys.readouterr().out
     assert code == 0, said
@@ -625,13 +613,9 @@ def test_a_host_is_verified_by_a_pod_on_each_mig_device_that_its_node_offers(
     fake.update("Node", "a", status={"allocatable": offers, "capacity": offers})
     PluginController(fake)
     Kubelet(fake, {"a": ["a-0", *(f"MIG-{number}" for number in range(offered))]})
-    (first, _) = with_gpus("0", "1")
-    assert first.facts
-    whole, other = first.facts.gpus
-    gpus = (whole, replace(other, mig=parts, mig_on=True, mig_pending=True))
-    first = replace(first, facts=replace(first.facts, gpus=gpus))
+    first = with_last_gpu("0", mig=parts, mig_on=True, mig_pending=True)
 
-    code = bring_up(api, MIG_INVENTORY, HOSTS[:1], [first], report.make(json=True, quiet=True), run=True)
+    code = bring_up(api, MIG_INVENTORY, HOSTS[:1], [first], json=True, run=True)
 
     said = capsys.readouterr().out
     assert code == 0, said
@@ -646,13 +630,9 @@ def test_a_host_is_not_verified_whose_mig_gpu_has_no_mig_device(
     add_node(fake, "a", whole)
     PluginController(fake)
     Kubelet(fake, {"a": ["a-0"]})
-    (first, _) = with_gpus("0", "1")
-    assert first.facts
-    gpus = first.facts.gpus
-    uncut = replace(gpus[1], mig_on=True, mig_pending=True)
-    first = replace(first, facts=replace(first.facts, gpus=(*gpus[:whole], uncut)))
+    first = with_last_gpu(*["0"] * whole, index=1, mig_on=True, mig_pending=True)
 
-    code = bring_up(api, MIG_INVENTORY, HOSTS[:1], [first], report.make(json=False, quiet=True), run=True)
+    code = bring_up(api, MIG_INVENTORY, HOSTS[:1], [first], json=False, run=True)
 
     assert code == 1
     said = capsys.readouterr()
@@ -704,7 +684,7 @@ def test_a_host_that_was_refused_is_among_those_that_are_not_verified(
         "b", "refused", problem=Problem("", "no NVIDIA GPU on the PCI bus", fix="Check that it is seated.")
     )
 
-    code = bring_up(api, INVENTORY, HOSTS, [first, refused], report.make(json=True, quiet=True), run=True)
+    code = bring_up(api, INVENTORY, HOSTS, [first, refused], json=True, run=True)
 
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     rows = [(line["host"], line["result"], line["proof"]) for line in lines if line["type"] == "verified"]
@@ -746,7 +726,7 @@ def test_a_host_that_claims_anothers_hostname_gets_nothing_of_its_node(
     assert "stolen" not in said.out
     assert [conflict.host.name for conflict in planned.conflicts] == ["b"]
 
-    assert bring_up(api, INVENTORY, hosts, told, report.make(json=False, quiet=True), run=False) == 1
+    assert bring_up(api, INVENTORY, hosts, told, json=False, run=False) == 1
     assert why in capsys.readouterr().err
     assert fake.all("Node")[0]["metadata"]["labels"]["pool"] == "ml"
 
@@ -759,7 +739,7 @@ def test_two_hosts_that_are_one_node_are_both_refused(
     add_node(fake, "a")
     PluginController(fake)
 
-    code = bring_up(api, INVENTORY, HOSTS, claiming("a"), report.make(json=False, quiet=True), run=False)
+    code = bring_up(api, INVENTORY, HOSTS, claiming("a"), json=False, run=False)
 
     assert code == 1
     said = capsys.readouterr().err

@@ -53,7 +53,7 @@ def plugin(command: str, *arguments: str, mode: str = "Never", hint: str = "") -
         "args": arguments,
     }
     run |= {"interactiveMode": mode, "installHint": hint}
-    return {"users": [{"name": "u", "user": {"exec": run}}]}
+    return user(exec=run)
 
 
 def answering(**status: object) -> dict[str, object]:
@@ -62,16 +62,27 @@ def answering(**status: object) -> dict[str, object]:
     return plugin("/bin/echo", json.dumps(answer))
 
 
-def proxied(address: str) -> dict[str, object]:
-    """A cluster behind a proxy."""
-    return {"clusters": [{"name": "c", "cluster": {"server": "https://10.0.0.1:6443", "proxy-url": address}}]}
-
-
 def configuration() -> Any:
     """The client library's, which takes as long to import as half of the tests here."""
     from kubernetes.client import Configuration
 
     return Configuration()
+
+
+def loaded(folder: Path, **changes: object) -> kubeconfig.Access:
+    """What is read of such a kubeconfig."""
+    return kubeconfig.load(Cluster(kubeconfig=written(folder, **changes)))
+
+
+def user(**keys: object) -> dict[str, object]:
+    """The user with these keys."""
+    return {"users": [{"name": "u", "user": keys}]}
+
+
+def cluster(server: str = "https://10.0.0.1:6443", **keys: object) -> dict[str, object]:
+    """The cluster with these keys; an underscore stands for a dash."""
+    named = {name.replace("_", "-"): value for name, value in keys.items()}
+    return {"clusters": [{"name": "c", "cluster": {"server": server, **named}}]}
 
 
 def refused(source: str, context: str | None = None) -> str:
@@ -127,7 +138,7 @@ def test_a_kubeconfig_with_holes_is_refused(tmp_path: Path, changes: dict[str, o
 
 def test_an_http_proxy_is_gone_through(tmp_path: Path) -> None:
     """As kubectl goes."""
-    access = kubeconfig.load(Cluster(kubeconfig=written(tmp_path, **proxied("http://proxy:3128"))))
+    access = loaded(tmp_path, **cluster(proxy_url="http://proxy:3128"))
     assert access.configuration.proxy == "http://proxy:3128"
 
 
@@ -147,31 +158,12 @@ def test_keys_in_a_kubeconfig_are_left_in_no_file(tmp_path: Path, monkeypatch: p
     """
     _, authority = tls.server(tmp_path / "server.pem")
     secret = (tmp_path / "server.pem").read_text()
-    source = written(
-        tmp_path,
-        clusters=[
-            {
-                "name": "c",
-                "cluster": {
-                    "server": "https://10.0.0.1:6443",
-                    "certificate-authority-data": base64_of(authority),
-                },
-            }
-        ],
-        users=[
-            {
-                "name": "u",
-                "user": {
-                    "client-certificate-data": base64_of(authority),
-                    "client-key-data": base64_of(secret),
-                },
-            }
-        ],
-    )
+    keys = {"client-certificate-data": base64_of(authority), "client-key-data": base64_of(secret)}
+    trust = cluster(certificate_authority_data=base64_of(authority))
     (tmp_path / "temporary").mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
     for _ in range(2):
-        access = kubeconfig.load(Cluster(kubeconfig=source))
+        access = loaded(tmp_path, **trust, **user(**keys))
         assert access.tls is not None
         assert len(access.tls.get_ca_certs()) == 1
         assert list((tmp_path / "temporary").iterdir()) == []
@@ -179,8 +171,7 @@ def test_keys_in_a_kubeconfig_are_left_in_no_file(tmp_path: Path, monkeypatch: p
 
 def test_a_certificate_that_is_none_is_reported_as_such(tmp_path: Path) -> None:
     """Before anything is contacted."""
-    cluster = {"server": "https://10.0.0.1:6443", "certificate-authority-data": base64_of("none")}
-    said = refused(written(tmp_path, clusters=[{"name": "c", "cluster": cluster}]))
+    said = refused(written(tmp_path, **cluster(certificate_authority_data=base64_of("none"))))
     assert "context `prod` cannot be used: the certificate-authority is no certificate in PEM" in said
 
 
@@ -205,11 +196,8 @@ def test_what_is_wrong_with_a_clients_certificate_or_key_is_named(
     locked = serialization.BestAvailableEncryption(b"x")
     form = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8
     made["locked"] = secret.private_bytes(*form, locked).decode()
-    user = {
-        "client-certificate-data": base64_of(made[certificate]),
-        "client-key-data": base64_of(made[key]),
-    }
-    said = refused(written(tmp_path, users=[{"name": "u", "user": user}]))
+    keys = {"client-certificate-data": base64_of(made[certificate]), "client-key-data": base64_of(made[key])}
+    said = refused(written(tmp_path, **user(**keys)))
     assert f"context `prod` cannot be used: {why}" in said
 
 
@@ -253,15 +241,10 @@ def test_the_first_file_that_is_wrong_is_named(tmp_path: Path, monkeypatch: pyte
 
 def test_an_unverified_server_is_one(tmp_path: Path) -> None:
     """Only where the file says so."""
-    cluster = {"server": "https://10.0.0.1:6443", "insecure-skip-tls-verify": True}
-    access = kubeconfig.load(
-        Cluster(kubeconfig=written(tmp_path, clusters=[{"name": "c", "cluster": cluster}]))
-    )
-    assert access.tls is not None
-    assert access.tls.verify_mode == ssl.CERT_NONE
-    access = kubeconfig.load(Cluster(kubeconfig=written(tmp_path)))
-    assert access.tls is not None
-    assert access.tls.verify_mode == ssl.CERT_REQUIRED
+    for changes, mode in ((cluster(insecure_skip_tls_verify=True), ssl.CERT_NONE), ({}, ssl.CERT_REQUIRED)):
+        access = loaded(tmp_path, **changes)
+        assert access.tls is not None
+        assert access.tls.verify_mode == mode
 
 
 @pytest.mark.parametrize(
@@ -279,11 +262,8 @@ def test_a_credential_plugin_that_is_written_wrong_is_not_started(
 ) -> None:
     """A sentence names the key."""
     if isinstance(run, dict):
-        run = {
-            "apiVersion": "client.authentication.k8s.io/v1",
-            "command": "/none/aws",
-        } | run
-    source = written(tmp_path, users=[{"name": "u", "user": {"exec": run}}])
+        run = {"apiVersion": "client.authentication.k8s.io/v1", "command": "/none/aws"} | run
+    source = written(tmp_path, **user(exec=run))
     assert refused(source).startswith(f"{source}: {words}")
 
 
@@ -322,8 +302,7 @@ def jwt(**claims: object) -> str:
 )
 def test_a_token_that_has_ended_is_known(tmp_path: Path, token: str, ended: str) -> None:
     """The API server decides: it is said only where that one does not accept it."""
-    source = written(tmp_path, users=[{"name": "u", "user": {"token": token}}])
-    access = kubeconfig.load(Cluster(kubeconfig=source))
+    access = loaded(tmp_path, **user(token=token))
     assert access.ended == ended
     hint = refusal.status_error(access, {"code": 401, "message": "Unauthorized"}).hint
     assert hint.startswith(ended or "Those of context `prod`")
@@ -342,11 +321,9 @@ def test_a_client_certificate_that_has_ended_is_known(
             return cls(cls.at, 1, 1, tzinfo=tz)
 
     _, pem = tls.server(tmp_path / "client.pem")
-    user = {
-        "client-certificate-data": base64_of(pem),
-        "client-key-data": base64_of((tmp_path / "client.pem").read_text()),
-    }
-    source = written(tmp_path, users=[{"name": "u", "user": user}])
+    key = (tmp_path / "client.pem").read_text()
+    keys = {"client-certificate-data": base64_of(pem), "client-key-data": base64_of(key)}
+    source = written(tmp_path, **user(**keys))
     assert kubeconfig.load(Cluster(kubeconfig=source)).ended == ""
     monkeypatch.setattr(kubeconfig, "datetime", Later)
     access = kubeconfig.load(Cluster(kubeconfig=source))
@@ -440,7 +417,7 @@ def test_what_a_plugin_answers_is_used_and_asked_for_again_before_it_ends(tmp_pa
     changes = plugin("./login")
     users: Any = changes["users"]
     users[0]["user"]["exec"] |= {"env": [{"name": "WHO", "value": "me"}], "provideClusterInfo": True}
-    access = kubeconfig.load(Cluster(kubeconfig=written(tmp_path, **changes)))
+    access = loaded(tmp_path, **changes)
     info = json.loads((tmp_path / "info").read_text())
     assert info["spec"] == {"interactive": False, "cluster": {"server": "https://10.0.0.1:6443"}}
     assert access.login is not None
@@ -472,11 +449,10 @@ def test_a_token_is_kept_for_half_of_its_time_at_least(
     now = clock(monkeypatch)
     start = now[0]
     run: Any = answering(token="t", expirationTimestamp=(start + timedelta(seconds=left)).isoformat())
-    run["users"][0]["user"]["exec"] |= {
-        "command": "/bin/sh",
-        "args": ["-c", f'echo >>{tmp_path}/asked; echo "$0"', *run["users"][0]["user"]["exec"]["args"]],
-    }
-    access = kubeconfig.load(Cluster(kubeconfig=written(tmp_path, **run)))
+    section = run["users"][0]["user"]["exec"]
+    script = f'echo >>{tmp_path}/asked; echo "$0"'
+    section |= {"command": "/bin/sh", "args": ["-c", script, *section["args"]]}
+    access = loaded(tmp_path, **run)
     now[0] += timedelta(seconds=passed)
     assert access.login is not None
     access.login.renew()
@@ -489,7 +465,7 @@ def test_what_a_plugin_answered_holds_to_its_end_where_it_has_no_other(
     """Nothing of a run fails before that: it is asked again meanwhile."""
     now = clock(monkeypatch)
     first = {"token": "t", "expirationTimestamp": (now[0] + timedelta(seconds=240)).isoformat()}
-    login = kubeconfig.load(Cluster(kubeconfig=written(tmp_path, **answering_in_turn(tmp_path, first)))).login
+    login = loaded(tmp_path, **answering_in_turn(tmp_path, first)).login
     assert login is not None
     for passed, asked in ((121, 2), (30, 2), (30, 3)):
         now[0] += timedelta(seconds=passed)
@@ -571,7 +547,7 @@ def test_a_plugin_that_answers_a_token_and_a_certificate_gives_both(tmp_path: Pa
     _, pem = tls.server(tmp_path / "client.pem")
     key = (tmp_path / "client.pem").read_text()
     status = {"token": "t", "clientCertificateData": pem, "clientKeyData": key}
-    access = kubeconfig.load(Cluster(kubeconfig=written(tmp_path, **answering(**status))))
+    access = loaded(tmp_path, **answering(**status))
     assert access.tls is not None
     assert access.login is not None
     assert access.login.renew().token == "t"
@@ -611,9 +587,7 @@ def test_a_certificate_that_a_plugin_answers_is_the_clients(tmp_path: Path) -> N
     source = written(tmp_path, **answering(clientCertificateData=pem, clientKeyData=key))
     assert kubeconfig.load(Cluster(kubeconfig=source)).tls is not None
     with pytest.raises(ClusterError, match="the client certificate is no certificate in PEM"):
-        kubeconfig.load(
-            Cluster(kubeconfig=written(tmp_path, **answering(clientCertificateData="x", clientKeyData="y")))
-        )
+        loaded(tmp_path, **answering(clientCertificateData="x", clientKeyData="y"))
 
 
 def answering_in_turn(folder: Path, *statuses: dict[str, str]) -> dict[str, object]:
@@ -671,8 +645,8 @@ def test_what_a_plugin_answered_is_renewed_in_a_long_run(tmp_path: Path, kind: s
     server.socket = context.wrap_socket(server.socket, server_side=True)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     address = f"https://{tls.ADDRESS}:{server.server_port}"
-    cluster = {"server": address, "certificate-authority-data": base64_of(authority)}
-    changes = answering_in_turn(tmp_path, *statuses) | {"clusters": [{"name": "c", "cluster": cluster}]}
+    trust = cluster(address, certificate_authority_data=base64_of(authority))
+    changes = answering_in_turn(tmp_path, *statuses) | trust
     try:
         api = connect(Cluster(kubeconfig=written(tmp_path, **changes)))
         api.version()
@@ -691,7 +665,7 @@ def test_a_renewed_certificate_that_is_none_is_the_plugins_fault(tmp_path: Path)
     _, pem = tls.server(tmp_path / "client.pem")
     good = {"clientCertificateData": pem, "clientKeyData": (tmp_path / "client.pem").read_text()}
     changes = answering_in_turn(tmp_path, good, {"clientCertificateData": "x", "clientKeyData": "y"})
-    login = kubeconfig.load(Cluster(kubeconfig=written(tmp_path, **changes))).login
+    login = loaded(tmp_path, **changes).login
     assert login is not None
     with pytest.raises(ClusterError, match="a certificate or key of its answer cannot be read"):
         login.renew(refused=login.renew())
@@ -716,7 +690,7 @@ def test_a_plugin_gets_the_bytes_of_an_authority_in_a_file(tmp_path: Path) -> No
         ({"certificate-authority": "away.crt", "certificate-authority-data": base64_of(pem)}, pem),
     ):
         changes["clusters"] = [{"name": "c", "cluster": {**server, **cluster}}]
-        kubeconfig.load(Cluster(kubeconfig=written(tmp_path, **changes)))
+        loaded(tmp_path, **changes)
         spec = json.loads((tmp_path / "info").read_text())["spec"]
         assert spec["cluster"] == {**server, "certificate-authority-data": base64_of(data)}
     changes["clusters"] = [{"name": "c", "cluster": {**server, "certificate-authority": "away.crt"}}]
@@ -730,7 +704,7 @@ def test_a_proxy_that_is_away_is_not_the_api_server(tmp_path: Path) -> None:
     with socket.socket() as each:
         each.bind(("127.0.0.1", 0))
         port = each.getsockname()[1]
-    api = connect(Cluster(kubeconfig=written(tmp_path, **proxied(f"http://127.0.0.1:{port}"))))
+    api = connect(Cluster(kubeconfig=written(tmp_path, **cluster(proxy_url=f"http://127.0.0.1:{port}"))))
     with pytest.raises(ClusterError) as caught:
         api.version()
     assert "the proxy of context `prod` leads to no Kubernetes API" in caught.value.message
