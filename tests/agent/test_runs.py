@@ -98,14 +98,14 @@ def test_only_the_records_of_the_last_applies_are_kept(host: Host) -> None:
 @pytest.mark.parametrize("next_one", ["apply", "abort"])
 def test_images_that_a_killed_apply_was_sent_do_not_stay(host: Host, next_one: str) -> None:
     """Each may have gigabytes. One that is still being sent, by an apply that has not begun, is left alone;
-    so is a newer gpunode's."""
+    so is a newer gpunode's. A boot ends the sending, too."""
     host.apply(WriteFile("/etc/a", "1", "why"))
     runs = "/var/lib/gpunode/runs"
     begun, sent = json.dumps({"type": "start", "n": 0}), json.dumps({"type": "record", "version": 1})
     host.write(f"{runs}/killed/messages.jsonl", f"{sent}\n{begun}\n")
-    host.write(f"{runs}/sending/messages.jsonl", f"{sent}\n")
+    host.path("/run/gpunode/sending").mkdir()
     host.write(f"{runs}/newer/messages.jsonl", sent.replace("1", "2") + f"\n{begun}\n")
-    for name in ("killed", "sending", "newer"):
+    for name in ("killed", "sending", "newer", "of-last-boot"):
         host.write(f"{runs}/{name}/payload-0", "an archive")
     if next_one == "apply":
         assert host.apply(WriteFile("/etc/b", "1", "why"))[-1]["ok"]

@@ -203,10 +203,10 @@ def forget_payloads(but: str = "") -> None:
     for path in glob.glob(below(RECORDS + "/*/payload-*")):
         killed = Run(os.path.basename(os.path.dirname(path)))
         try:
-            begun = killed.story()
+            over = killed.story() or not os.path.isdir(below(killed.live))
         except Failure:  # a newer gpunode's
             continue
-        if killed.name != but and begun:  # else its images may still be on their way
+        if killed.name != but and over:  # else its images may still be on their way
             os.unlink(path)
 
 
