@@ -9,14 +9,13 @@ import subprocess
 import sys
 import threading
 import time
-from pathlib import Path
 
 import pytest
 
 from bench import results
 from bench.compare import compare
 from bench.peers import delay
-from bench.peers.table import MEMORY, PROCESSOR, WALL, goals, summary, table
+from bench.peers.table import summary
 from bench.results import Results, Row
 
 
@@ -37,49 +36,6 @@ def measured(**rows: list[float]) -> Results:
 )
 def test_a_median_that_is_a_tenth_worse_is_named(old: list[float], new: list[float], named: str) -> None:
     assert "".join(compare(measured(gpunode_start=old), measured(gpunode_start=new))) == named
-
-
-def test_a_peer_stands_beside_it_and_is_not_named_alone() -> None:
-    old = measured(gpunode_start=[1.0], peer_start=[2.0], peer_end=[1.0])
-    new = measured(gpunode_start=[3.0], peer_start=[6.0], peer_end=[9.0], gpunode_new=[1.0])
-    assert compare(old, new) == ["start: gpunode: 1 -> 3 ms; peer: 2 -> 6 ms"]
-
-
-def test_kept_results_are_read_as_they_were(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(results, "FOLDER", tmp_path)
-    kept = measured(gpunode_start=[1.0, 2.0])
-    assert results.load(kept.save("plugin")) == kept
-
-
-def seconds(*wall: float) -> dict[str, list[float]]:
-    return {WALL: list(wall), PROCESSOR: [0.5], MEMORY: [40.0]}
-
-
-PEERS = {
-    ("floor", "no change, 10 hosts, 0 ms"): seconds(1.0),
-    ("probe", "no change, 10 hosts, 0 ms"): seconds(2.0),
-    ("gpunode", "no change, 10 hosts, 0 ms"): seconds(2.0, 1.0, 3.0),
-    ("pyinfra", "no change, 10 hosts, 0 ms"): seconds(2.5),
-    ("ansible", "no change, 10 hosts, 0 ms"): seconds(10.0),
-    ("gpunode", "no change, 10 hosts, 50 ms"): seconds(2.0),
-    ("pyinfra", "no change, 10 hosts, 50 ms"): seconds(3.0),
-}
-
-
-def test_peers_stand_beside_gpunode_in_the_same_place() -> None:
-    lines = list(table(PEERS))[2:]
-    assert len(lines) == len(PEERS)
-    assert "| no change, 10 hosts, 0 ms | gpunode | 2.00 (1.00 – 3.00) | 1.00 | 0.5 | 40 |" in lines
-    assert "| no change, 10 hosts, 50 ms | pyinfra | 3.00 (3.00 – 3.00) | 1.50 | 0.5 | 40 |" in lines
-
-
-def test_goals_are_reached_or_missed_by_medians() -> None:
-    assert list(goals(PEERS)) == [
-        "reached  no change, 10 hosts, 0 ms: pyinfra takes 1 x as long: 1.25",
-        "missed   no change, 10 hosts, 0 ms: ansible takes 12 x as long: 5.00",
-        "reached  no change, 10 hosts, 0 ms: 1.25 x floor and the probe: 0.89",
-        "missed   no change, 10 hosts, 50 ms: pyinfra takes 2 x as long: 1.50",
-    ]
 
 
 def test_a_slow_network_delays_each_byte_by_half_a_round_trip_and_no_byte_waits_for_others() -> None:

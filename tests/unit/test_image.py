@@ -30,6 +30,7 @@ Files = dict[str, bytes]
 PYTHON = "usr/local/bin/python3.11"
 NAME = "gpunode-deviceplugin:1"
 COMPILE = image.compile_modules
+MINE = f"usr/bin/python{sys.version_info.major}.{sys.version_info.minor}"
 
 
 def tar(files: Files, links: Mapping[str, str] | None = None) -> bytes:
@@ -94,6 +95,20 @@ def saved(path: Path, files: Files) -> Path:
     return path
 
 
+def built(tmp_path: Path, base: Files | Path, arch: str = "amd64") -> image.Written:
+    """The image that is built on this base, as tmp_path/out."""
+    base = base if isinstance(base, Path) else saved(tmp_path / "base", base)
+    return write(str(base), tmp_path / "out", name=NAME, arch=arch)
+
+
+def layer(tmp_path: Path, number: int = -1) -> tarfile.TarFile:
+    """A layer of tmp_path/out."""
+    with tarfile.open(tmp_path / "out") as made:
+        (listed,) = json.load(made.extractfile("manifest.json"))  # type: ignore[arg-type]
+        data = made.extractfile(listed["Layers"][number]).read()  # type: ignore[union-attr]
+    return tarfile.open(fileobj=io.BytesIO(data))
+
+
 def folder(path: Path, files: Files) -> Path:
     for name, data in files.items():
         (path / name).parent.mkdir(parents=True, exist_ok=True)
@@ -135,11 +150,9 @@ def test_the_archive_is_whole_for_oci_and_for_docker(
     tmp_path: Path, base: Callable[[Path], Path], arch: str
 ) -> None:
     """Every blob has its digest and size, each manifest names the same, and the inventory reads it."""
-    out = tmp_path / "plugin.tar"
+    written = built(tmp_path, base(tmp_path / "base"), arch)
 
-    written = write(str(base(tmp_path / "base")), out, name=NAME, arch=arch)
-
-    with tarfile.open(out) as made:
+    with tarfile.open(tmp_path / "out") as made:
         files = {each.name: made.extractfile(each).read() for each in made}  # type: ignore[union-attr]
     blobs = {name: data for name, data in files.items() if name.startswith("blobs/")}
     assert all(name == f"blobs/sha256/{digest(data)}" for name, data in blobs.items())
@@ -156,9 +169,8 @@ def test_the_archive_is_whole_for_oci_and_for_docker(
         for data in map(blobs.__getitem__, paths)
     ]
     assert made_config["rootfs"]["diff_ids"] == [f"sha256:{digest(data)}" for data in plain]
-    assert archive.image(out, None) == (NAME, written.digest)
-    with tarfile.open(fileobj=io.BytesIO(plain[-1])) as layer:
-        inside = layer.getnames()
+    assert archive.image(tmp_path / "out", None) == (NAME, written.digest)
+    inside = layer(tmp_path).getnames()
     parts = ("contract/status.py", "deviceplugin/__main__.py", "share/__main__.py")
     assert {f"app/gpunode/{part}" for part in parts} < set(inside)
     assert {"app/thing.py", "app/beside.py"} < set(inside)
@@ -168,7 +180,7 @@ def test_the_archive_is_whole_for_oci_and_for_docker(
 
 def test_it_runs_the_plugin_as_nobody(tmp_path: Path) -> None:
     """Its program and variables, beside those of the base; no GPU is asked for by the image itself."""
-    written = write(str(saved(tmp_path / "base", docker(DEBIAN))), tmp_path / "out", name=NAME, arch="amd64")
+    written = built(tmp_path, docker(DEBIAN))
 
     with tarfile.open(written.file) as made:
         file = made.extractfile(f"blobs/sha256/{written.digest.partition(':')[2]}")
@@ -238,13 +250,8 @@ def test_its_python_is_the_one_that_python3_starts(tmp_path: Path, layers: list[
 def test_its_modules_are_compiled_for_the_bases_python(tmp_path: Path, monkeypatch: Any) -> None:
     """Python reads them whatever the sources' times are, and without hash or stat of a source; traces name the image's paths."""
     monkeypatch.setattr(image, "compile_modules", COMPILE)
-    mine = f"usr/bin/python{sys.version_info.major}.{sys.version_info.minor}"
-    write(str(saved(tmp_path / "base", docker(tar({mine: b""})))), tmp_path / "out", name=NAME, arch="amd64")
-
-    with tarfile.open(tmp_path / "out") as made:
-        listed = json.load(made.extractfile("manifest.json"))
-        with tarfile.open(fileobj=made.extractfile(listed[0]["Layers"][-1])) as layer:
-            layer.extractall(tmp_path / "root")
+    built(tmp_path, docker(tar({MINE: b""})))
+    layer(tmp_path).extractall(tmp_path / "root")
     sources = list((tmp_path / "root/app/gpunode").rglob("*.py"))
     assert len(sources) > 30
     for source in sources:
@@ -261,16 +268,11 @@ def test_the_bases_own_modules_are_compiled_where_it_has_none(tmp_path: Path, mo
     files = {f"usr/local/bin/{version}": b"", f"{lib}/json/__init__.py": b"old = 1", f"{lib}/turtle.py": b"1"}
     files |= {f"{lib}/re/__init__.py": b"1", f"{lib}/re/__pycache__/__init__.{tag}.pyc": b"?"}
     layers = tar(files), tar({f"./{lib}/json/__init__.py": b"new = 1"})
-    write(str(saved(tmp_path / "base", docker(*layers))), tmp_path / "out", name=NAME, arch="amd64")
-
-    with tarfile.open(tmp_path / "out") as made:
-        listed = json.load(made.extractfile("manifest.json"))
-        with tarfile.open(fileobj=made.extractfile(listed[0]["Layers"][-1])) as layer:
-            names = [
-                name for name in layer.getnames() if name.startswith(f"{lib}/") and name.endswith(".pyc")
-            ]
-            assert names == [f"{lib}/json/__pycache__/__init__.{tag}.pyc"]
-            data = layer.extractfile(names[0]).read()
+    built(tmp_path, docker(*layers))
+    made = layer(tmp_path)
+    (name,) = (name for name in made.getnames() if name.startswith(f"{lib}/") and name.endswith(".pyc"))
+    assert name == f"{lib}/json/__pycache__/__init__.{tag}.pyc"
+    data = made.extractfile(name).read()  # type: ignore[union-attr]
     source_hash = importlib.util.source_hash(b"new = 1")
     assert data[:16] == importlib.util.MAGIC_NUMBER + b"\3\0\0\0" + source_hash
     code = marshal.loads(data[16:])
@@ -281,23 +283,18 @@ def test_a_base_with_a_python_that_is_not_here_gets_sources_alone(tmp_path: Path
     """Another minor version's modules could not be read."""
     monkeypatch.setattr(image, "compile_modules", COMPILE)
     monkeypatch.setattr(image, "which", lambda _: None)
-    bases = docker(tar({"usr/bin/python3.99": b""}))
-    assert not write(str(saved(tmp_path / "base", bases)), tmp_path / "out", name=NAME, arch="amd64").compiled
+    assert not built(tmp_path, docker(tar({"usr/bin/python3.99": b""}))).compiled
 
 
 def test_the_same_base_makes_the_same_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever writes it, and when: files read later, in another order, with other times."""
     monkeypatch.setattr(image, "compile_modules", COMPILE)
-    mine = f"usr/bin/python{sys.version_info.major}.{sys.version_info.minor}"
-    base = str(saved(tmp_path / "base", docker(tar({mine: b""}))))
-    write(base, tmp_path / "one", name=NAME, arch="amd64")
+    base = docker(tar({MINE: b""}))
+    first = built(tmp_path, base).file.read_bytes()
     listed = Path.rglob
     monkeypatch.setattr(Path, "rglob", lambda self, what: reversed(list(listed(self, what))))
     monkeypatch.setattr("time.time", lambda: 2_000_000_000.0)
-
-    write(base, tmp_path / "two", name=NAME, arch="amd64")
-
-    assert (tmp_path / "one").read_bytes() == (tmp_path / "two").read_bytes()
+    assert built(tmp_path, base).file.read_bytes() == first
 
 
 @pytest.mark.parametrize(
@@ -343,7 +340,7 @@ def test_what_is_no_archive_is_named(tmp_path: Path, content: bytes | None, word
     if content is not None:
         (tmp_path / "base.tar").write_bytes(content)
     with pytest.raises(UsageError) as caught:
-        write(str(tmp_path / "base.tar"), tmp_path / "plugin.tar", name=NAME, arch="amd64")
+        built(tmp_path, tmp_path / "base.tar")
     assert words in str(caught.value)
 
 
@@ -359,27 +356,27 @@ def test_no_name_in_a_folder_leads_out_of_it(tmp_path: Path, named: str) -> None
     os.mkfifo(base / "pipe")
     (base / "out").symlink_to("/dev/zero")
     with pytest.raises(UsageError):
-        write(str(base), tmp_path / "plugin.tar", name=NAME, arch="amd64")
+        built(tmp_path, base)
 
 
 def test_an_archive_that_cannot_be_finished_leaves_nothing(tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
     with pytest.raises(UsageError, match="cannot be written"):
-        write(str(saved(tmp_path / "base", docker(DEBIAN))), tmp_path / "out", name=NAME, arch="amd64")
+        built(tmp_path, docker(DEBIAN))
     assert sorted(path.name for path in tmp_path.iterdir()) == ["base", "out"]
 
 
 def test_the_base_itself_is_a_regular_file(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(UsageError, match="cannot be read: it is no regular file"):
-        write(str(tmp_path / "pipe"), tmp_path / "plugin.tar", name=NAME, arch="amd64")
+        built(tmp_path, tmp_path / "pipe")
 
 
 def test_a_layers_digest_is_checked_before_its_names_are_read(tmp_path: Path) -> None:
     """So nothing that a registry or a proxy changed is parsed."""
     damaged = docker(b"no tar archive") | {"config.json": config(DEBIAN)}
     with pytest.raises(UsageError, match=r"layer.tar is damaged: its SHA-256 is"):
-        write(str(saved(tmp_path / "base", damaged)), tmp_path / "plugin.tar", name=NAME, arch="amd64")
+        built(tmp_path, damaged)
 
 
 def test_a_header_that_is_a_bomb_costs_no_memory(tmp_path: Path) -> None:
@@ -410,7 +407,7 @@ def test_a_configuration_of_other_types_is_no_image(tmp_path: Path, key: str, va
     made = {**json.loads(config(DEBIAN)), key: value}
     files = docker(DEBIAN) | {"config.json": json.dumps(made).encode()}
     with pytest.raises(UsageError):
-        write(str(saved(tmp_path / "base", files)), tmp_path / "plugin.tar", name=NAME, arch="amd64")
+        built(tmp_path, files)
 
 
 @pytest.mark.parametrize("index", ['{"manifests": [{"digest": "a:b"}]}', "[" * 100_000, '{"manifests": 1}'])
@@ -418,7 +415,7 @@ def test_an_index_that_never_ends_is_no_image(tmp_path: Path, index: str) -> Non
     """One that names itself, one that nests."""
     files = {"index.json": index.encode(), "blobs/a/b": index.encode()}
     with pytest.raises(UsageError, match="holds no complete image"):
-        write(str(saved(tmp_path / "base", files)), tmp_path / "plugin.tar", name=NAME, arch="amd64")
+        built(tmp_path, files)
 
 
 def test_a_file_that_cannot_be_written_is_named(tmp_path: Path) -> None:

@@ -38,6 +38,25 @@ def dialer(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Dialer]:
     dialer.close()
 
 
+def says_in(connection: reach.Connection) -> bool:
+    """Whether a command of the host runs there."""
+    remote = connection.start("echo in", [])
+    lines = list(remote.lines())
+    remote.end()
+    return lines == [b"in\n"]
+
+
+@pytest.fixture
+def jump(sshd: Sshd, tmp_path: Path) -> Iterator[Sshd]:
+    """A jump host with the key of the host behind it."""
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "id_ed25519").write_bytes(sshd.key.read_bytes())
+    with serve(outside, jump=True) as server:
+        sshd.known_hosts.write_text(sshd.known_hosts.read_text() + server.known_hosts.read_text())
+        yield server
+
+
 def test_a_command_gets_its_input_and_gives_output_errors_and_status(sshd: Sshd, dialer: Dialer) -> None:
     """What a program reads, writes and ends with crosses the connection whole."""
     connection = dialer.connect(sshd.host())
@@ -208,42 +227,28 @@ def test_an_encrypted_key_is_used_when_an_agent_has_it(
         dialer.connect(host).close()
 
 
-def test_a_jump_host_that_went_away_is_reached_again(sshd: Sshd, dialer: Dialer, tmp_path: Path) -> None:
+def test_a_jump_host_that_went_away_is_reached_again(sshd: Sshd, dialer: Dialer, jump: Sshd) -> None:
     """Its connection is shared by the fleet and made anew when it is lost, so that applies can be followed."""
-    outside = tmp_path / "outside"
-    outside.mkdir()
-    (outside / "id_ed25519").write_bytes(sshd.key.read_bytes())
-    with serve(outside, jump=True) as jump:
-        sshd.known_hosts.write_text(sshd.known_hosts.read_text() + jump.known_hosts.read_text())
-        host = sshd.host(jump=f"ops@127.0.0.1:{jump.port}")
-        for _ in range(2):
-            connection = dialer.connect(host)
-            remote = connection.start("echo in", [])
-            assert list(remote.lines()) == [b"in\n"]
-            remote.end()
-            connection.close()
-            jump.cut()
-        assert jump.connections >= 2
+    host = sshd.host(jump=f"ops@127.0.0.1:{jump.port}")
+    for _ in range(2):
+        connection = dialer.connect(host)
+        assert says_in(connection)
+        connection.close()
+        jump.cut()
+    assert jump.connections >= 2
 
 
 def test_a_silent_host_behind_a_jump_host_is_given_up(
-    sshd: Sshd, dialer: Dialer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    sshd: Sshd, dialer: Dialer, jump: Sshd, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Closing the connection ends the reading, and the jump host goes on serving the others."""
-    outside = tmp_path / "outside"
-    outside.mkdir()
-    (outside / "id_ed25519").write_bytes(sshd.key.read_bytes())
     monkeypatch.setattr(bootstrap, "command", lambda *_: "sleep 60")
-    with serve(outside, jump=True) as jump:
-        sshd.known_hosts.write_text(sshd.known_hosts.read_text() + jump.known_hosts.read_text())
-        host = sshd.host(jump=f"ops@127.0.0.1:{jump.port}")
-        other, silent = dialer.connect(host), dialer.connect(host)
-        with pytest.raises(Unreachable, match="gave no answer"):
-            list(reach.talk(host, silent, {"op": "probe", "nonce": "n"}, silence=0.5))
-        remote = other.start("echo in", [])
-        assert list(remote.lines()) == [b"in\n"]
-        remote.end()
-        other.close()
+    host = sshd.host(jump=f"ops@127.0.0.1:{jump.port}")
+    other, silent = dialer.connect(host), dialer.connect(host)
+    with pytest.raises(Unreachable, match="gave no answer"):
+        list(reach.talk(host, silent, {"op": "probe", "nonce": "n"}, silence=0.5))
+    assert says_in(other)
+    other.close()
 
 
 def test_a_port_nobody_listens_on_is_said_so(sshd: Sshd, dialer: Dialer) -> None:
@@ -313,10 +318,7 @@ def test_a_connection_reset_at_first_is_tried_again(sshd: Sshd, dialer: Dialer) 
         port=port, host_key_check="accept-new", known_hosts=str(sshd.known_hosts.with_name("kh"))
     )
     connection = dialer.connect(host)
-    remote = connection.start("echo in", [])
-
-    assert list(remote.lines()) == [b"in\n"]
-    remote.end()
+    assert says_in(connection)
     assert len(turned_away) == 1
     connection.close()
     thread.join(timeout=60)
@@ -336,9 +338,7 @@ def test_what_the_inventory_leaves_open_comes_from_the_ssh_config(sshd: Sshd, tm
     )
     dialer = ssh.Dialer(config)
     connection = dialer.connect(host)
-    remote = connection.start("echo in", [])
-
-    assert list(remote.lines()) == [b"in\n"]
+    assert says_in(connection)
     connection.close()
     dialer.close()
 
