@@ -97,6 +97,11 @@ def done(*numbers: int) -> list[dict[str, Any]]:
     ]
 
 
+def ends(facts: dict[str, Any], *, ok: bool = True) -> list[dict[str, Any]]:
+    """The last messages of an apply or a probe: the host's facts, and whether all went well."""
+    return [{"type": "facts", "facts": facts}, {"type": "end", "ok": ok}]
+
+
 def apply(agent: Agent, outcome: Outcome) -> tuple[Outcome, list[Event]]:
     events: list[Event] = []
     return converge.apply(Visit(HOST, agent.dial, None), outcome, events.append), events
@@ -104,7 +109,7 @@ def apply(agent: Agent, outcome: Outcome) -> tuple[Outcome, list[Event]]:
 
 def test_an_apply_tells_each_change_and_is_judged_by_the_probe_that_ends_it(raw: dict[str, Any]) -> None:
     """One exec: changes and fresh facts in the same answer."""
-    agent = Agent(([*done(0, 1, 2), {"type": "facts", "facts": raw}, {"type": "end", "ok": True}], True))
+    agent = Agent(([*done(0, 1, 2), *ends(raw)], True))
     outcome, events = apply(agent, planned(raw, *FILES))
 
     assert outcome.applied == FILES
@@ -118,7 +123,7 @@ def test_an_apply_of_an_undo_names_the_applies_that_it_knows_and_the_run_that_it
     entries = [{"apply": name, "path": "/etc/a"} for name in ("one", "one", "two")]
     agent = Agent(
         ([{"type": "journal", "entries": entries}], True),
-        ([{"type": "facts", "facts": raw}, {"type": "end", "ok": True}], True),
+        (ends(raw), True),
     )
     visit = Visit(HOST, agent.dial, None)
     converge.read_journal(visit, "r1")
@@ -130,7 +135,7 @@ def test_a_lost_connection_is_made_again_and_the_apply_followed_without_telling_
     raw: dict[str, Any],
 ) -> None:
     """What was told before the cut is skipped when the story is told from its start."""
-    story = [*done(0, 1, 2), {"type": "facts", "facts": raw}, {"type": "end", "ok": True}]
+    story = [*done(0, 1, 2), *ends(raw)]
     agent = Agent((story[:3], False), Unreachable(HOST.name, "no route"), (story, True))
     outcome, events = apply(agent, planned(raw, *FILES))
 
@@ -146,7 +151,7 @@ def test_the_patience_for_a_lost_connection_begins_again_with_each_message(
     """A link that fails now and then carries an hour's apply to its end. Its changes' own seconds are not counted twice."""
     seconds = iter(range(0, 10_000, 25))
     monkeypatch.setattr(converge, "time", Mock(wraps=time, monotonic=seconds.__next__))
-    story = [*done(0, 1, 2), {"type": "facts", "facts": raw}, {"type": "end", "ok": True}]
+    story = [*done(0, 1, 2), *ends(raw)]
     story[5] = {**story[5], "seconds": 3600.0}
     agent = Agent(*((story[:number], False) for number in (1, 3, 5)), (story, True))
     outcome, _ = apply(agent, planned(raw, *FILES))
@@ -169,12 +174,7 @@ CONFIRM = {"type": "confirm", "n": 1, "unit": "docker.service", "seconds": 120}
 def test_a_restart_is_confirmed_over_a_new_connection_that_follows_the_apply(raw: dict[str, Any]) -> None:
     """The old one is given up: it may work where no new one does. A dial that fails is tried again."""
     story = [*done(0), {"type": "start", "n": 1}, CONFIRM]
-    rest = [
-        {"type": "done", "n": 1, "seconds": 0.1},
-        *done(2),
-        {"type": "facts", "facts": raw},
-        {"type": "end", "ok": True},
-    ]
+    rest = [{"type": "done", "n": 1, "seconds": 0.1}, *done(2), *ends(raw)]
     agent = Agent((story, True), Unreachable(HOST.name, "no route"), ([*story, *rest], True))
     outcome, events = apply(agent, planned(raw, *FILES))
 
@@ -190,11 +190,7 @@ def test_a_connection_made_again_before_it_was_asked_to_confirm_is_not_the_one_t
 ) -> None:
     """It may be older than the restart."""
     story = [*done(0), {"type": "start", "n": 1}, CONFIRM]
-    rest = [
-        {"type": "done", "n": 1, "seconds": 0.1},
-        {"type": "facts", "facts": raw},
-        {"type": "end", "ok": True},
-    ]
+    rest = [{"type": "done", "n": 1, "seconds": 0.1}, *ends(raw)]
     agent = Agent((done(0), False), (story, True), ([*story, *rest], True))
     outcome, _ = apply(agent, planned(raw, *FILES))
 
@@ -250,7 +246,7 @@ def test_a_change_that_fails_ends_the_story_with_its_cause_and_way_out(raw: dict
         "detail": ["/dev/vda1 100%"],
         "restored": ["/etc/b"],
     }
-    agent = Agent(([*done(0), failed, {"type": "facts", "facts": raw}, {"type": "end", "ok": False}], True))
+    agent = Agent(([*done(0), failed, *ends(raw, ok=False)], True))
     outcome, _ = apply(agent, planned(raw, *FILES))
 
     assert outcome.status == "failed"
@@ -296,16 +292,12 @@ def test_an_abort_tells_what_it_ended_and_what_came_of_it() -> None:
 def test_a_reboot_is_over_when_the_boot_id_has_changed(raw: dict[str, Any]) -> None:
     """A host that answers before it went down is not taken for one that is back."""
     down = Unreachable(HOST.name, "refused")
-    again: Callable[[str], Answer] = lambda boot: (  # noqa: E731
-        [{"type": "facts", "facts": {**raw, "boot_id": boot}}, {"type": "end", "ok": True}],
-        True,
-    )
     agent = Agent(
-        ([*done(0), {"type": "facts", "facts": raw}, {"type": "end", "ok": True}], True),
-        again(raw["boot_id"]),
-        ([*done(0), {"type": "facts", "facts": raw}, {"type": "end", "ok": True}], True),
+        ([*done(0), *ends(raw)], True),
+        (ends(raw), True),
+        ([*done(0), *ends(raw)], True),
         down,
-        again("another"),
+        (ends({**raw, "boot_id": "another"}), True),
     )
     outcome, events = apply(agent, planned(raw, Reboot("nouveau holds the GPUs")))
 
@@ -351,7 +343,7 @@ def test_facts_of_another_type_are_a_failure_that_names_their_place(
     raw: dict[str, Any], wrong: dict[str, Any], words: str
 ) -> None:
     """A host may answer anything."""
-    agent = Agent(([{"type": "facts", "facts": {**raw, **wrong}}, {"type": "end", "ok": True}], True))
+    agent = Agent((ends({**raw, **wrong}), True))
     with pytest.raises(AgentFailed) as error:
         converge.probe_and_plan(Visit(HOST, agent.dial, None), lambda _: None)
     assert f"the host answered {words}" in error.value.message
@@ -377,7 +369,7 @@ def test_an_abort_reads_no_message_of_another_type(wrong: dict[str, Any]) -> Non
 
 def test_a_host_that_may_still_reboot_is_waited_for(raw: dict[str, Any]) -> None:
     """An earlier run was changing it. One that refuses the login is up, and one whose time is over is given up."""
-    answer: Answer = ([{"type": "facts", "facts": raw}, {"type": "end", "ok": True}], True)
+    answer: Answer = (ends(raw), True)
     down, refused = Unreachable(HOST.name, "refused"), Unreachable(HOST.name, "no key", code="key")
     agent = Agent(down, answer)
     events: list[Event] = []
