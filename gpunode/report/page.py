@@ -36,6 +36,7 @@ from gpunode.report.plans import (
     plan_lines,
     step_name,
     summary_text,
+    without_processes,
 )
 from gpunode.report.runs import cell_text, without_same_node
 from gpunode.wording import Command, several
@@ -62,6 +63,14 @@ class Styled:
 
     text: str
     style: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A line, and how many columns it is indented by."""
+
+    indent: int
+    parts: tuple[Styled, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,31 +135,27 @@ class Card:
     def gpus(self) -> tuple[Gpu, ...]:
         return self.outcome.facts.gpus if self.outcome and self.outcome.facts else ()
 
-    @property
-    def lines(self) -> list[Styled]:
-        """Its chain, its plan, or why there is none, as the terminal shows them; without the line of its name."""
+    def lines(self, *, diff: bool | None = True) -> list[Line]:
+        """Its chain, its plan, or why there is none, as the terminal shows them; without the line of its name. `diff`: as of `plan_lines`."""
         if self.links:
             return with_styles(drop_first_line(chain(self.name, self.links)))
         planned = self.shown or self.outcome
         if planned is None:
             return []
-        parts = plan_lines(show_host(planned), 0, diff=True)
-        lines = with_styles(drop_first_line(parts) if planned.plan or not planned.problem else parts)
+        parts = list(plan_lines(without_processes(show_host(planned)), 0, diff=diff))
+        parts = drop_first_line(parts) if planned.plan or not planned.problem else parts
         if planned.plan and self.result is not None:
-            lines = [self._plan_end, *lines]
+            parts = [(f"   {self._plan_end}\n", "bold"), *parts]
         if self.outcome is not None and self.outcome is not planned and self.outcome.problem:
-            lines += with_styles(failure(show_host(self.outcome), 0))
-        return lines
+            parts += failure(show_host(self.outcome), 0)
+        return with_styles(parts)
 
     @property
-    def _plan_end(self) -> Styled:
+    def _plan_end(self) -> str:
         """Of a run: whether the plan below was carried out."""
         if self.outcome is None or not self.outcome.applied:
-            return Styled("   none of these changes was made\n", "bold")
-        whole = self.outcome.status == "changed"
-        return Styled(
-            f"   {'these changes were made' if whole else 'some of these changes were made'}\n", "bold"
-        )
+            return "none of these changes was made"
+        return f"{'' if self.outcome.status == 'changed' else 'some of '}these changes were made"
 
     @property
     def spans(self) -> list[Span]:
@@ -196,7 +201,7 @@ def groups(cards: Iterable[Card]) -> list[Group]:
     alike: dict[object, list[Card]] = {}
     for card in sorted(cards, key=lambda card: card.style != "red"):
         own = card.links or card.style == "red"
-        key = card.name if own else (card.status, card.headline, tuple(card.lines))
+        key = card.name if own else (card.status, card.headline, tuple(card.lines()))
         alike.setdefault(key, []).append(card)
     return [Group(same) for same in alike.values()]
 
@@ -212,12 +217,18 @@ def causes(cards: Iterable[Card]) -> list[Cause]:
     return [Cause(*key, names) for key, names in order]
 
 
-def with_styles(parts: Iterable[Part]) -> list[Styled]:
-    """The parts with the names of their styles. A change's lines are indented less than on a terminal: a phone has few columns."""
-    return [
-        Styled(NARROW if isinstance(part, Indent) else part) if isinstance(part, str) else Styled(*part)
-        for part in parts
-    ]
+def with_styles(parts: Iterable[Part]) -> list[Line]:
+    """The parts by line, with the names of their styles. A change's lines are indented less than on a terminal: a phone has few columns."""
+    whole, line = list[Line](), list[Styled]()
+    for part in parts:
+        line.append(
+            Styled(NARROW if isinstance(part, Indent) else part) if isinstance(part, str) else Styled(*part)
+        )
+        if line[-1].text.endswith("\n"):
+            text = "".join(each.text for each in line)
+            whole.append(Line(len(text) - len(text.lstrip(" ")), tuple(line)))
+            line = []
+    return whole
 
 
 def drop_first_line(parts: Iterable[Part]) -> list[Part]:
@@ -235,6 +246,7 @@ def first(text: str) -> str:
 NARROW = " " * 6
 GPUS = re.compile(r"^\d+ GPUs?, ")  # of a proof; their number is no cause
 LONG = 40  # rows of a table that is folded
+SCREEN = 60  # lines of plans; of more, reasons and diffs are folded
 TITLES = {
     "batch": "Batches",
     "object": "Made in the cluster",
@@ -500,6 +512,7 @@ class Page:
             "open": {*waits, *(group.name for group in together if group.cards[0].style == "red")},
             "groups": together,
             "count": len(cards),
+            "brief": sum(len(group.cards[0].lines()) for group in together if group.name in waits) > SCREEN,
             "legend": LEGEND if any(card.shown and card.shown.plan for card in cards) else "",
             "statuses": list(dict.fromkeys(card.status for card in cards)),
             "cluster": with_styles(self._cluster),

@@ -130,10 +130,10 @@ def group_alike(hosts: Sequence[ShownHost], *, diff: bool) -> list[ShownHost]:
     """One plan for each distinct one, with the names of all its hosts."""
     groups: dict[tuple[Part, ...], list[ShownHost]] = {}
     for host in hosts:
-        nameless = host if host.problem else _without_processes(replace(host, name=""))
+        nameless = host if host.problem else without_processes(replace(host, name=""))
         groups.setdefault(tuple(plan_lines(nameless, 0, diff=diff)), []).append(host)
     return [
-        same[0] if len(same) == 1 else replace(_without_processes(same[0]), name=_names(same))
+        same[0] if len(same) == 1 else replace(without_processes(same[0]), name=_names(same))
         for same in groups.values()
     ]
 
@@ -141,7 +141,7 @@ def group_alike(hosts: Sequence[ShownHost], *, diff: bool) -> list[ShownHost]:
 PROCESS = re.compile(r" \(pid \d+[^)]*\)")
 
 
-def _without_processes(host: ShownHost) -> ShownHost:
+def without_processes(host: ShownHost) -> ShownHost:
     """The plan with reasons that name the programs that use the GPUs, not their processes: these differ between equal hosts."""
     changes = (replace(change, why=PROCESS.sub("", change.why)) for change in host.changes)
     return replace(host, changes=tuple(changes))

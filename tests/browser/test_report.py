@@ -149,6 +149,21 @@ def test_nothing_sticks_out_of_the_window(tab: Tab, width: int) -> None:
     assert tab.evaluate("() => document.documentElement.scrollWidth") <= width
 
 
+def test_a_line_that_wraps_goes_on_under_its_text(tab: Tab) -> None:
+    """Its first letter stands left of all its other lines."""
+    tab.set_viewport_size({"width": 360, "height": 700})
+    for each in tab.locator("details").all():
+        each.evaluate("one => one.open = true")
+    wrapped = """() => [...document.querySelectorAll(".line")].map(line => {
+      const text = document.createRange(); text.selectNodeContents(line.lastChild);
+      const lefts = [...text.getClientRects()].map(box => box.left);
+      return lefts.slice(1).map(left => left - line.getBoundingClientRect().left);
+    }).filter(lefts => lefts.length)"""
+    found = tab.evaluate(wrapped)
+    assert found
+    assert min(left for lefts in found for left in lefts) > 10
+
+
 def test_a_phone_scrolls_down_alone(tab: Tab) -> None:
     """No table has a part that is only reached sideways."""
     tab.set_viewport_size({"width": 390, "height": 844})

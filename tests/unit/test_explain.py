@@ -18,6 +18,7 @@ from gpunode.cluster import obstacles
 from gpunode.contract.xids import Verdict, verdict
 from gpunode.deviceplugin import cuda, gpus
 from gpunode.explain import ACTIONS, OWN, Explanation, _own, _words, explain, explain_lines
+from gpunode.links.driver.link import repair
 from gpunode.links.pod.pending import REASONS
 from gpunode.packages import SYSTEMS
 from gpunode.planning.tables import table
@@ -395,3 +396,7 @@ def test_a_program_of_the_toolkit_that_is_missing_is_no_missing_configuration() 
 )
 def test_a_number_of_cuda_is_read_where_the_line_reports_a_failure(text: str, code: str | None) -> None:
     assert getattr(explain(text), "code", None) == code
+
+
+def test_the_fix_of_a_lost_gpu_has_the_command() -> None:
+    assert repair().endswith(" On the host: `sudo systemctl reboot`.")

@@ -255,8 +255,8 @@ def test_a_run_says_of_each_plan_whether_it_was_made(page: Page) -> None:
     made, left = (
         next(card for card in page._cards.values() if card.name == name) for name in ("gpu-1", "gpu-2")
     )
-    assert made.lines[0].text.strip() == "these changes were made"
-    assert left.lines[0].text.strip() == "none of these changes was made"
+    assert made.lines()[0].parts[0].text.strip() == "these changes were made"
+    assert left.lines()[0].parts[0].text.strip() == "none of these changes was made"
     assert "<code>gpunode resume</code> continues." in page.text()
 
 
@@ -325,6 +325,21 @@ def test_a_failed_run_has_that_on_top(tmp_path: Path) -> None:
         "Failed in batch 1 of 5: 1 host verified, 1 not verified, 1 not begun. Fix the cause, then <code>"
         in page.text()
     )
+
+
+def test_plans_that_fill_more_than_a_screen_are_brief(page: Page) -> None:
+    """Equal plans are one, whichever processes use the GPUs; reasons and diffs are a click away. A line that wraps goes on under its text."""
+    facts = cases.right()[1]
+    assert "Reasons and diffs" not in page.text()
+    for number in range(20):
+        text = "".join(f"{number % 2} {line}\n" for line in range(40))
+        write = WriteFile("/etc/x", text, f"used by python3 (pid {number})", before="")
+        steps = (StepPlan("docker", (write,)),)
+        page.plans([Outcome(f"new-{number:02}", "planned", facts, plan=Plan("a", steps))])
+    html = page.text()
+    assert html.count("Reasons and diffs</summary>") == 2
+    assert html.count("Each of 10 hosts</summary>") == 2
+    assert '<span class="line" style="--in: 8ch">' in html
 
 
 def test_an_aborted_run_has_that_on_top(page: Page) -> None:

@@ -18,6 +18,7 @@ from gpunode.planning.versions import branch_of
 from gpunode.wording import Advice, Command, page
 
 UNMANAGED = "`driver: none` leaves the driver to you: install it or load its module; reboot if module and library differ."
+ON_HOST = ("reboot", "reset-gpu", "reset-fabric")  # actions whose command is one
 
 
 def repair(code: str = "gpu-lost") -> str:
@@ -28,8 +29,10 @@ def repair(code: str = "gpu-lost") -> str:
     if meaning is None or meaning.action == "see-message" or (resets and meaning.action != "reset-gpu"):
         meaning = explain("gpu-requires-reset")
         assert meaning
-    other = meaning.alternative
-    return f"{meaning.next} If {other.condition}: {other.next}" if other else meaning.next
+    fix, other = meaning.next, meaning.alternative
+    if meaning.action in ON_HOST:
+        fix += f" On the host: `sudo {meaning.command}`."
+    return f"{fix} If {other.condition}: {other.next}" if other else fix
 
 
 def judge_module(outcome: Outcome, seen: Facts) -> Verdict:
