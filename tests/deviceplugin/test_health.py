@@ -6,6 +6,7 @@ import asyncio
 import json
 import threading
 import time
+from unittest import mock
 
 import pynvml
 import pytest
@@ -568,6 +569,16 @@ def test_no_xid_is_missed_while_another_gpu_is_in_trouble(play, plugin, monkeypa
                 hung.set()
 
     play(scene)
+
+
+@pytest.mark.parametrize(("seconds_ago", "pauses"), [(60.0, 0), (0.0, 1)])
+def test_a_gpu_that_fails_one_wait_after_another_makes_no_busy_loop(seconds_ago: float, pauses: int) -> None:
+    """The first failure is no reason to pause: the other GPUs' events go on."""
+    gpu = mock.Mock(uuid="GPU-a", failing=True, failed=time.monotonic() - seconds_ago)
+    waiting = mock.Mock(gpus=[gpu])
+    waiting._probe.return_value = False
+    watch.GpuWatch._recover(waiting, pynvml.NVMLError(pynvml.NVML_ERROR_GPU_IS_LOST))
+    assert waiting._halt.wait.call_count == pauses
 
 
 def test_unhealthy_lasts_as_long_as_trouble_comes():

@@ -347,6 +347,12 @@ def test_the_annotation_goes_with_the_plugin(api, publisher) -> None:
     assert api.objects[NODE]["metadata"]["annotations"] == {}
 
 
+def test_a_plugin_that_publishes_no_status_removes_none(api) -> None:
+    """Its annotation has the sizes alone."""
+    Publisher(None, Writer(api, PendingAnnotation("gpu-01"), "annotation"), status=False).close()
+    assert api.requests == []
+
+
 def test_last_words_are_reported_and_not_waited_for_long(api, publisher) -> None:
     """What is said just before the end is written if that goes at once; an API server that is away is left."""
     publisher.publish_event(NodeEvent("GPUsNotOffered", "the end"))

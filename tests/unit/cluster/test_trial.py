@@ -142,17 +142,19 @@ def test_a_layout_is_the_plugins_concern_where_it_offers_the_gpus(
 def test_a_new_namespace_hides_no_other_object_of_its_name(capsys: pytest.CaptureFixture[str]) -> None:
     new = Difference(Title("Namespace", "nvidia"), "created", ())
     other = Difference(Title("RuntimeClass", "nvidia"), "created", (), untried="its webhook has side effects")
-    cluster_diff._report_untried([new, other], report.make(json=True, quiet=True))
-    assert "RuntimeClass nvidia" in capsys.readouterr().out
+    inside = Difference(Title("Secret", "x", "nvidia"), "created", (), untried="there is no namespace")
+    cluster_diff._report_untried([new, other, inside], report.make(json=True, quiet=True))
+    out = capsys.readouterr().out
+    assert ("RuntimeClass nvidia" in out, "no namespace" in out) == (True, False)
 
 
 def test_an_api_server_without_dry_runs_makes_no_pods(
     api: Api, fake: FakeApi, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Kubernetes 1.12 and older would make them."""
+    """Kubernetes 1.12 and older would make them. The plan says what was not tried."""
     fake.minor = 12
     there(api, fake, "Namespace")
-    shown(api, capsys)
+    assert "could not dry-run" in str(shown(api, capsys))
     assert created(fake) == []
 
 

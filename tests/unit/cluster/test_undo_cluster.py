@@ -218,12 +218,17 @@ def test_an_undo_removes_no_toolkit_while_the_plugin_stays_unless_the_kubelet_is
     reason: str | None,
     label: str,
 ) -> None:
-    """Though its pod has no GPU open."""
+    """Though its pod has no GPU open. A node that was uncordoned while its work ended is cordoned again."""
     if not ready:
         stop_kubelet(runs, fake)
     plan = Plan("a", (StepPlan("undo", (REMOVAL,)),))
     outcome = Outcome("a", "planned", there(nvidia_container_toolkit="2"), plan=plan)
-    monkeypatch.setattr(work, "wait_for_end", lambda *_: work.End("", outcome))
+
+    def wait_for_end(*_: object) -> work.End:
+        cordon.uncordon(runs.api, "a")
+        return work.End("", outcome)
+
+    monkeypatch.setattr(work, "wait_for_end", wait_for_end)
     monkeypatch.setattr(work.converge, "probe_and_plan", lambda *_: outcome)
     session = mock.Mock(inventory=Inventory("", (), Cluster()))
     session.for_each_host = lambda do, several: [
