@@ -162,8 +162,8 @@ def hold_cluster(
 
 
 def plan_again(run: Run, hosts: Hosts, lease: Held) -> Members:
-    """The members, probed again where another run may have changed them while this one waited for its lease. Those whose plan is not
-    the reviewed one any more are excluded."""
+    """The members, probed again where another run may have changed them while this one waited for its lease, and with whom their plans
+    disturb now. Those whose plan is not the reviewed one any more are excluded."""
     session, members = run.session, hosts.members
     able = [member for member in members if member.host_ok or member.has_changes]
     if not lease.waited or not able:
@@ -171,12 +171,11 @@ def plan_again(run: Run, hosts: Hosts, lease: Held) -> Members:
     session.reporter.note(
         "Another run held the cluster's lease after these plans were made: the hosts are probed again."
     )
-    after = rounds.probe_all(session, {}, able)
+    after, namespace = rounds.probe_all(session, {}, able), session.inventory.cluster.namespace
+    after = impact.find_impact(
+        run.api, namespace, after, hosts.placed, strict=True, planners=session.planners
+    )
     if run.reviewed:
-        namespace = session.inventory.cluster.namespace
-        after = impact.find_impact(
-            run.api, namespace, after, hosts.placed, strict=True, planners=session.planners
-        )
         reasons = [batch.why_not_reviewed(run.reviewed, member) for member in after]
         for member, reason in zip(after, reasons, strict=True):
             report_reason(session.reporter, member.host.name, reason)

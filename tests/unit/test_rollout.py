@@ -62,20 +62,23 @@ def test_hosts_that_the_resumed_run_has_begun_count_as_failed(
     assert hosts.judged == {*judged}
 
 
-@pytest.mark.parametrize(("waited", "status"), [(False, "planned"), (True, "right")])
+@pytest.mark.parametrize(("waited", "status"), [(False, "right"), (True, "planned")])
 def test_hosts_are_probed_again_where_another_run_held_the_lease(
     monkeypatch: pytest.MonkeyPatch, waited: bool, status: str
 ) -> None:
-    """Those that can take part: its plans may be out of date."""
+    """Those that can take part: their plans may be out of date. Whom these disturb is asked, too: by that a host of the control plane
+    waits until that is healthy."""
+    members = (FAILED, Member(Host("b", Ssh("b")), Outcome("b", "right")))
     plan = Plan("b", (StepPlan("x", (Reboot("why"),)),))
-    members = (FAILED, Member(Host("b", Ssh("b")), Outcome("b", "planned", plan=plan)))
+    again = Outcome("b", "planned", plan=plan)
     monkeypatch.setattr(
-        rounds, "probe_all", lambda *known: tuple(replace(e, outcome=Outcome("b", "right")) for e in known[2])
+        rounds, "probe_all", lambda *known: tuple(replace(each, outcome=again) for each in known[2])
     )
-    run = cast("Any", SimpleNamespace(session=mock.Mock(), reviewed=None))
+    run = cast("Any", SimpleNamespace(session=mock.Mock(planners={}), api=None, reviewed=None))
     lease = cast("Any", SimpleNamespace(waited=waited))
     after = rollout.plan_again(run, rollout.Hosts(members, (), (), frozenset()), lease)
     assert [member.outcome and member.outcome.status for member in after] == ["failed", status]
+    assert after[1].disturbs.what.reboot is waited
 
 
 def test_a_run_that_is_paused_while_a_gate_runs_begins_neither_that_batch_nor_another(
