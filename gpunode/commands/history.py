@@ -13,7 +13,7 @@ from pathlib import Path
 from gpunode.engine import history, record
 from gpunode.engine.phases import PHASES
 from gpunode.engine.plan_file import PlanFile
-from gpunode.engine.record import BEGUN, CLUSTER, NOT_STARTED, RecordedRun
+from gpunode.engine.record import BEGUN, CLUSTER, RecordedRun
 from gpunode.engine.reporter import Counts, Duration, ForPrograms, Headline, Moment, Names, Reporter, Silent
 from gpunode.engine.shown import ShownPlan
 from gpunode.errors import GpunodeError
@@ -160,14 +160,14 @@ def _hosts(run: RecordedRun, *, diff: bool) -> Iterator[tuple[object, ...]]:
 def _changes(run: RecordedRun, host: str, *, diff: bool) -> list[dict[str, object]]:
     """The changes of a host, or of CLUSTER, in order. `made` None: it is not known."""
     progress = run.hosts.get(host)
-    known = progress is not None and progress.state not in BEGUN
+    known = progress is not None and progress.state not in (*BEGUN, "unreachable")
     changes = []
     for number in run.planned.get(host, ()):
         change = asdict(run.changes[number])
         lines, of, _ = change.pop("diff"), change.pop("of"), change.pop("title")
-        made = number in progress.made if progress and known else None
+        made = True if progress and number in progress.made else False if known else None
         owners = [run.hosts[of]] if of in run.hosts else run.hosts.values()
-        if host == CLUSTER and all(owner.state in NOT_STARTED for owner in owners):
+        if host == CLUSTER and not any(owner.started for owner in owners):
             made = False
         changes.append({**change, "made": made, **({"diff": lines} if diff else {})})
     return changes

@@ -17,7 +17,7 @@ from typing import Any
 
 from gpunode.engine import chain
 from gpunode.engine.chain import decide
-from gpunode.engine.fleet import Visit, unexpected_answer
+from gpunode.engine.fleet import Visit, failure, unexpected_answer
 from gpunode.engine.phases import IMAGES, PROBES, REBOOTS, WORK, Laps, Spent
 from gpunode.errors import AgentFailed, ConnectionLost, HostError, PasswordRefused, Refused, Unreachable
 from gpunode.host import answers, diff, wire
@@ -100,12 +100,24 @@ def confirm_restarts(visit: Visit, outcome: Outcome, emit: OnEvent) -> Outcome:
 def apply(visit: Visit, outcome: Outcome, emit: OnEvent, record: str = "") -> Outcome:
     """Apply `outcome.plan`, then plan again from the new state. `record`: the run that the host's journal names.
 
-    The outcome is `changed`, with the remaining plan (empty when the host is right), or `failed`. If the connection is
-    lost, the apply continues on the host; this reconnects and follows it to its end.
+    The outcome is `changed`, with the remaining plan (empty when the host is right), or how it ended before; it has what was applied
+    by then. If the connection is lost, the apply continues on the host; this reconnects and follows it to its end.
     """
-    host, plan = visit.host, outcome.plan
-    if not plan or outcome.facts is None:
+    if not outcome.plan or outcome.facts is None:
         return outcome
+    applied, laps = list[Change](), Laps()
+    try:
+        after = _apply(visit, outcome.plan, outcome.facts, emit, record, applied, laps)
+    except HostError as error:
+        after = failure(error)
+    return replace(after, applied=(*outcome.applied, *applied), spent=Spent(outcome.spent, laps.seconds))
+
+
+def _apply(
+    visit: Visit, plan: Plan, facts: Facts, emit: OnEvent, record: str, applied: list[Change], laps: Laps
+) -> Outcome:
+    """The outcome of one apply. `applied` and `laps` get what was done, and how long it took. Raises HostError."""
+    host = visit.host
     run = f"{time.strftime('%Y%m%dT%H%M%S')}-{secrets.token_hex(3)}"
     by = f"{getpass.getuser()}@{socket.gethostname()}"
     job = wire.apply_job(
@@ -114,8 +126,6 @@ def apply(visit: Visit, outcome: Outcome, emit: OnEvent, record: str = "") -> Ou
     archives = wire.archives(plan.changes)
     seen: Facts | None = None
     error: AgentFailed | None = None
-    applied: list[Change] = []
-    laps = Laps()
     guarded = any(isinstance(change, Service) and change.guards for change in plan.changes)
     for message in _messages(visit, job, run, emit, archives, guarded=guarded):
         kind = message["type"]
@@ -150,14 +160,13 @@ def apply(visit: Visit, outcome: Outcome, emit: OnEvent, record: str = "") -> Ou
     if error is None and any(isinstance(change, Reboot) for change in applied):
         reboot = next(change for change in applied if isinstance(change, Reboot))
         laps.end(PROBES)
-        seen, refused = _reboot(visit, run, outcome.facts.boot_id, emit)
+        seen, refused = _reboot(visit, run, facts.boot_id, emit)
         laps.end(REBOOTS)
         if refused is not None:
             applied.remove(reboot)
             error = _failure(host, reboot, refused)
     after = _plan(visit, seen or _probe(visit))
     laps.end(PROBES)
-    after = replace(after, applied=(*outcome.applied, *applied), spent=Spent(outcome.spent, laps.seconds))
     if error is not None:
         return replace(after, status="failed", problem=error.problem)
     return replace(after, status="changed") if after.status in ("right", "planned") else after

@@ -79,6 +79,11 @@ class Progress:
     spent: Mapping[str, float] = field(default_factory=dict)
     made: tuple[int, ...] = ()
 
+    @property
+    def started(self) -> bool:
+        """False if no change was made, of the host or of its node."""
+        return bool(self.made) or self.state not in NOT_STARTED
+
 
 @dataclass(frozen=True, slots=True)
 class RecordedChange:

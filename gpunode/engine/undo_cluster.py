@@ -16,7 +16,6 @@ from gpunode.engine.member import Member, Members
 from gpunode.engine.record import (
     BEGUN,
     CLUSTER,
-    NOT_STARTED,
     Record,
     RecordedChange,
     RecordedMarks,
@@ -292,7 +291,7 @@ def _why_left(
     """Why a change in the cluster stays; "" where the run has not made it, or an undo has taken it back."""
     owners = [change.of] if change.of in recorded.hosts else list(recorded.hosts)
     marked = {Title("Node", each.node) for each in recorded.marks}
-    unmade = all(recorded.hosts[name].state in NOT_STARTED for name in owners)
+    unmade = not any(recorded.hosts[name].started for name in owners)
     unmarked = marked and change.title not in marked
     if unmade or change.of in undone or (unmarked and change.title and change.title.kind == "Node"):
         return ""

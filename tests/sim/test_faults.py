@@ -188,7 +188,7 @@ def test_a_node_that_cannot_be_given_back_counts_as_disturbed(demo: Demo) -> Non
 
 
 def test_no_batch_begins_after_a_host_that_does_not_come_back_from_its_reboot(demo: Demo) -> None:
-    """It is named, and stays cordoned. Once it is back, the run is resumed to its end."""
+    """It is named, and stays cordoned; what was changed there is recorded. Once it is back, the run is resumed to its end."""
     api, state = client(demo), demo.states[A]
     with state.change() as now:
         faults.ACTS["nouveau"].cause(state, state.machine(), now)
@@ -199,6 +199,9 @@ def test_no_batch_begins_after_a_host_that_does_not_come_back_from_its_reboot(de
         code, seen = run(demo, *words, then=[[A, "changing", "stuck"]], values=values)
         assert (code, states(demo)) == (1, {A: "unreachable", B: "skipped"}), output(demo)
         assert cordoned(api) == [A]
+        recorded = history.last_run(demo.inventory)
+        assert recorded
+        assert recorded.hosts[A].made == recorded.planned[A]  # a file, and the reboot
     finally:
         with state.change() as now:
             now.faults.clear()

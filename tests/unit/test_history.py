@@ -257,6 +257,17 @@ def test_a_change_of_the_cluster_is_not_made_where_its_host_was_not_started(othe
     assert (" ~ replaced Pod kube-system/node-b on node-b\n" in text) is (others == "proven")
 
 
+def test_what_was_not_seen_to_be_made_before_a_host_was_lost_is_not_known() -> None:
+    """Its apply goes on there. What was seen is made, and its node may be changed."""
+    made = Record.begin(Path("inventory.yaml"), ["a"], RunOptions())
+    made.plans({"a": plan("a", FILE, RESTART)})
+    made.cluster([Difference(Title("Node", "node-a"), "labelled")], {"node-a": "a"})
+    made.host("a", "unreachable", applied=[FILE])
+    made.end()
+    told = of_kind(lines("show", "last"), "recorded")
+    assert [change["made"] for line in told for change in line["changes"]] == [None, True, None]
+
+
 def test_an_annotation_of_a_node_is_the_deployments() -> None:
     """Its labels are its host's."""
     made = Record.begin(Path("inventory.yaml"), ["a"], RunOptions())
