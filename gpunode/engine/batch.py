@@ -107,6 +107,7 @@ def finish(run: Run, members: Members) -> Members:
             if member.host_ok:
                 run.record.host(member.host.name, "changed")
         try:
+            wait_for_api(run.api, seconds=work.API_SECONDS, notify=progress(reporter))
             members = run.last(members) if run.last else _prove(run, run.api, members, laps)
         except ClusterError as error:
             reporter.problem(error.problem)
@@ -178,7 +179,6 @@ def _prove(run: Run, api: Api, members: Members, laps: Laps) -> Members:
     """The members after their proof, with their nodes given back. Everything can be repeated, so the API server may go away once."""
     reporter = run.session.reporter
     for again in (True, False):
-        wait_for_api(api, seconds=work.API_SECONDS, notify=progress(reporter))
         try:
             walk = Walk(
                 api,
@@ -198,6 +198,7 @@ def _prove(run: Run, api: Api, members: Members, laps: Laps) -> Members:
         except ApiConnectionLost:
             if not again:
                 raise
+            wait_for_api(api, seconds=work.API_SECONDS, notify=progress(reporter))
     return members
 
 

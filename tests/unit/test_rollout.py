@@ -9,11 +9,12 @@ from unittest import mock
 
 import pytest
 
-from gpunode.engine import control_plane, rollout, rounds
+from gpunode.cluster.api import watch
+from gpunode.engine import batch, control_plane, rollout, rounds
 from gpunode.engine.batch import Run
 from gpunode.engine.batch_order import Size
-from gpunode.engine.member import PAUSED, Member
-from gpunode.errors import Problem
+from gpunode.engine.member import PAUSED, Member, Members
+from gpunode.errors import ApiConnectionLost, Problem
 from gpunode.model import Cluster, Host, Inventory, Outcome, Plan, Reboot, Ssh, StepPlan
 
 FAILED = Member(Host("a", Ssh("a")), Outcome("a", "failed", problem=Problem("", "no disk")))
@@ -117,3 +118,19 @@ def test_hosts_that_an_earlier_run_left_cordoned_go_first(monkeypatch: pytest.Mo
     session = mock.Mock(inventory=inventory, hosts=inventory.hosts, planners={})
     hosts = rollout.plan_hosts(session, mock.Mock(), tuple(members), size=Size(1))
     assert [[host.name for host in batch] for batch in hosts.order] == [["b"], ["a"]]
+
+
+def test_an_undone_host_gets_its_node_back_from_an_api_server_that_was_away_meanwhile(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(watch, "PAUSE", 0)
+    api = mock.Mock(version=mock.Mock(side_effect=[ApiConnectionLost("it is away"), "v1.30.0"]))
+
+    def take_back(members: Members) -> Members:
+        assert api.version.call_count == 2
+        return members
+
+    record = mock.Mock(lost="")
+    run = Run(mock.Mock(), api, record, mock.Mock(set=False), {}, prove=False, last=take_back)
+    batch.finish(run, (Member(Host("a", Ssh("a")), Outcome("a", "right", left=())),))
+    assert [call.args[1] for call in record.host.call_args_list] == ["changed", "undone"]
