@@ -123,7 +123,7 @@ def session(
     if choose is not None:
         hosts = choose(inventory)
     else:
-        limit = history.expand_limit(common.limit or (), path)
+        limit = history.expand_limit(common.limit or (), path, {host.name for host in inventory.hosts})
         hosts = inventories.select(inventory, limit, common.exclude or ())
     password = _password() if common.ask_sudo and hosts else None
     reporter = report.make(json=common.json, quiet=common.quiet, accepted=accepted)

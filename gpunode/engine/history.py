@@ -230,13 +230,17 @@ def mean_seconds(inventory: Path, *, folder: Path | None = None) -> dict[str, fl
 
 
 def find_unfinished(inventory: Path, *, folder: Path | None = None) -> tuple[str, ...]:
-    """Hosts that a run before the last one did not finish and no later run includes; not those of an undo, which `provision` would set
-    up again."""
-    left, later = list[str](), set[str]()
-    for number, run in enumerate(_newest_first(inventory, folder)):
-        if number and not run.options.undo:
+    """Hosts that a run before the last one did not finish and no later run includes or forgot; not those of an undo, which `provision`
+    would set up again."""
+    left, later, before = list[str](), set[str](), False
+    for run in _newest_first(inventory, folder, every=True):
+        if run.options.command:
+            later.update(run.in_state(FORGOTTEN))
+            continue
+        if before and not run.options.undo:
             left += [host for host in run.not_done if host not in later]
-        later |= run.hosts.keys()
+        later.update(run.hosts)
+        before = True
     return tuple(left)
 
 
@@ -273,8 +277,10 @@ def _is_of(path: Path, inventory: Path) -> bool:
         return False
 
 
-def expand_limit(limit: Sequence[str], inventory: Path, *, folder: Path | None = None) -> list[str]:
-    """`limit` with the hosts of the inventory's last run in the place of `@failed` and `@not-done`.
+def expand_limit(
+    limit: Sequence[str], inventory: Path, known: Collection[str], *, folder: Path | None = None
+) -> list[str]:
+    """`limit` with the hosts of the inventory's last run in the place of `@failed` and `@not-done`, as far as they are `known` still.
 
     Raises UsageError where no run is recorded, the word is another, or the run has no such host.
     """
@@ -288,7 +294,8 @@ def expand_limit(limit: Sequence[str], inventory: Path, *, folder: Path | None =
                 f"--limit {part}: no such choice", hint="Write `--limit @failed` or `--limit @not-done`."
             )
         run = find_last(inventory, folder=folder, of=f"--limit {part}")
-        hosts = run.in_state(*BAD) if part == "@failed" else run.not_done
+        named = run.in_state(*BAD) if part == "@failed" else run.not_done
+        hosts = [name for name in named if name in known]
         if not hosts:
             raise UsageError(
                 f"--limit {part}: run {run.id}, the last one, has no such host",

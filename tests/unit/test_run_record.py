@@ -240,14 +240,24 @@ def test_a_run_is_gone_on_with_as_it_was_begun() -> None:
 
 
 def test_hosts_that_an_earlier_run_left_are_not_forgotten(tmp_path: Path) -> None:
-    """A later run of other hosts is the last one; only a host that a later run took up is its matter."""
+    """A later run of other hosts is the last one; only a host that a later run took up is its matter, or that was forgotten since."""
     folder, inventory = tmp_path / "runs", tmp_path / "inventory.yaml"
     begun(tmp_path, "a", "b", "c").host("a", "proven")
     record.Record.begin(inventory, ["d"], record.RunOptions(undo="x"), folder=folder)
     begun(tmp_path, "c").host("c", "proven")
     assert history.find_unfinished(inventory, folder=folder) == ("b",)
     with pytest.raises(UsageError) as error:
-        history.expand_limit(["@failed"], inventory, folder=folder)
+        history.expand_limit(["@failed"], inventory, "abc", folder=folder)
     assert "`gpunode provision --limit b` continues there" in error.value.hint
-    begun(tmp_path, "b").host("b", "proven")
+    forget = record.Record.begin(inventory, ["b"], record.RunOptions(command="forget"), folder=folder)
+    assert history.find_unfinished(inventory, folder=folder) == ("b",)
+    forget.host("b", record.FORGOTTEN)
     assert history.find_unfinished(inventory, folder=folder) == ()
+
+
+def test_a_host_that_has_left_the_inventory_keeps_no_other_from_being_resumed(tmp_path: Path) -> None:
+    begun(tmp_path, "a", "b")
+    folder, inventory = tmp_path / "runs", tmp_path / "inventory.yaml"
+    assert history.expand_limit(["@not-done"], inventory, "bc", folder=folder) == ["b"]
+    with pytest.raises(UsageError, match="has no such host"):
+        history.expand_limit(["@not-done"], inventory, "c", folder=folder)
