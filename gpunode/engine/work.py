@@ -9,12 +9,12 @@ from dataclasses import dataclass, replace
 from gpunode.cluster.api import Api, side_by_side
 from gpunode.cluster.api.watch import wait_for_api
 from gpunode.engine import converge, impact, nodes
-from gpunode.engine.fleet import Visit
+from gpunode.engine.fleet import Visit, failure
 from gpunode.engine.member import Member, Members
 from gpunode.engine.record import Record
 from gpunode.engine.reporter import Reporter, progress, report_reason, stages
 from gpunode.engine.session import Session
-from gpunode.errors import ApiConnectionLost, ClusterError, Problem
+from gpunode.errors import ApiConnectionLost, ClusterError, HostError, Problem
 from gpunode.links.node import GPU_LABEL, cordon, drain, fetch, labels, taint
 from gpunode.links.node import parse as node_of
 from gpunode.links.node.drain import Work
@@ -39,7 +39,7 @@ def clear(
     stopped: Callable[[], Problem | None],
 ) -> Members:
     """The members, cordoned and probed again after their work ended or moved away. If that takes too long, a member is excluded
-    and its cordon lifted. Without a node only processes outside Kubernetes are waited for. Idle pods are not waited for:
+    and its cordon lifted; also if the host cannot be probed or planned any more. Without a node only processes outside Kubernetes are waited for. Idle pods are not waited for:
     see `clear_again`."""
     going = [member for member in members if member.has_changes and member.reason is None]
     heavy = [member for member in going if impact.disturbance(member).ends_gpu_work]
@@ -70,6 +70,10 @@ def clear(
         except ClusterError as error:
             reasons[member.host.name] = lift_cordon(api, member, cluster_problem(member, error), emit)
             return member.outcome
+        except HostError as error:
+            outcome = failure(error)
+        if outcome.problem:  # it has no plan any more
+            return replace(outcome, problem=lift_cordon(api, member, outcome.problem, emit))
         record.host(member.host.name, "drained")
         return outcome
 

@@ -10,11 +10,11 @@ from unittest import mock
 import pytest
 
 from gpunode.cluster.api import watch
-from gpunode.engine import batch, control_plane, rollout, rounds
+from gpunode.engine import batch, control_plane, rollout, rounds, work
 from gpunode.engine.batch import Run
 from gpunode.engine.batch_order import Size
 from gpunode.engine.member import PAUSED, Member, Members
-from gpunode.errors import ApiConnectionLost, Problem
+from gpunode.errors import ApiConnectionLost, Problem, Unreachable
 from gpunode.model import Cluster, Host, Inventory, Outcome, Plan, Reboot, Ssh, StepPlan
 
 FAILED = Member(Host("a", Ssh("a")), Outcome("a", "failed", problem=Problem("", "no disk")))
@@ -134,3 +134,17 @@ def test_an_undone_host_gets_its_node_back_from_an_api_server_that_was_away_mean
     run = Run(mock.Mock(), api, record, mock.Mock(set=False), {}, prove=False, last=take_back)
     batch.finish(run, (Member(Host("a", Ssh("a")), Outcome("a", "right", left=())),))
     assert [call.args[1] for call in record.host.call_args_list] == ["changed", "undone"]
+
+
+def test_a_host_that_is_lost_before_its_changes_gives_its_node_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = Plan("a", (StepPlan("x", (Reboot("why"),)),))
+    member = Member(Host("a", Ssh("a")), Outcome("a", "planned", plan=plan), node=mock.Mock())
+    monkeypatch.setattr(work.cordon, "cordon", lambda *_: None)
+    monkeypatch.setattr(work, "wait_for_end", mock.Mock(side_effect=Unreachable("a", "no route")))
+    lift = mock.Mock(side_effect=lambda _api, _member, reason, _emit: reason)
+    monkeypatch.setattr(work, "lift_cordon", lift)
+    visit, session = mock.Mock(host=member.host), mock.Mock()
+    session.for_each_host = lambda task, _: (replace(member, outcome=task(visit, mock.Mock())),)
+    (after,) = work.clear(mock.Mock(), session, (member,), mock.Mock(), stopped=lambda: None)
+    assert after.outcome
+    assert (after.outcome.status, after.outcome.why, lift.call_count) == ("unreachable", "no route", 1)

@@ -89,6 +89,20 @@ def test_a_lost_connection_has_no_exit_status(sshd: Sshd, dialer: Dialer) -> Non
     assert remote.end()[0] is None
 
 
+def test_a_connection_that_was_lost_between_two_commands_is_opened_again(sshd: Sshd, dialer: Dialer) -> None:
+    """As over the wait of half an hour for a job's end."""
+    connection = dialer.connect(sshd.host())
+    assert connection.start("exit 3", []).end()[0] == 3
+    sshd.cut()
+    for _ in range(9):  # the first may not see it yet
+        with contextlib.suppress(Unreachable):
+            if connection.start("exit 4", []).end()[0] == 4:
+                break
+    else:
+        pytest.fail("it stays lost")
+    connection.close()
+
+
 def test_a_wrong_key_is_named_with_its_user(sshd: Sshd, dialer: Dialer, tmp_path: Path) -> None:
     """Authentication that fails says who tried with what, and is not tried again."""
     with pytest.raises(

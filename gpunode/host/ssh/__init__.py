@@ -78,15 +78,18 @@ class Remote:
 
 
 class SshConnection:
-    """An open connection to one host."""
+    """A connection to one host, which is opened again if it has ended between two commands."""
 
-    def __init__(self, host: Host, transport: paramiko.Transport) -> None:
-        self._host = host
-        self._transport = transport
+    def __init__(self, host: Host, reach: Callable[[Host], paramiko.Transport]) -> None:
+        self._host, self._reach = host, reach
+        self._transport = reach(host)
+        self._closed = False
 
     def start(
         self, command: str, stdin: Iterable[bytes], heard: Callable[[bytes], None] | None = None
     ) -> Remote:
+        if not self._closed and not self._transport.is_active():
+            self._transport = self._reach(self._host)
         try:
             channel = self._transport.open_session(timeout=self._host.ssh.timeout)
             channel.exec_command(command)  # returns when the host answers or the connection closes
@@ -97,6 +100,7 @@ class SshConnection:
         return Remote(channel, stdin, heard)
 
     def close(self) -> None:
+        self._closed = True
         self._transport.close()
 
 
@@ -136,11 +140,14 @@ class Dialer:
 
     def connect(self, host: Host) -> SshConnection:
         """Open a connection. Raises Unreachable with the cause; retries only errors that may pass."""
+        return SshConnection(host, self._reach)
+
+    def _reach(self, host: Host) -> paramiko.Transport:
         target = None
         for attempt in range(1, TRIES + 1):
             try:
                 target = self._target(host.ssh)
-                return SshConnection(host, self._open(host.ssh, target))
+                return self._open(host.ssh, target)
             except (NoConnection, paramiko.SSHException, OSError, EOFError) as error:
                 if attempt == TRIES or not may_pass(error):
                     raise explain(host, target, error) from error
