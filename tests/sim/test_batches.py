@@ -292,24 +292,6 @@ def test_a_drain_evicts_the_pod(busy: Demo) -> None:
     assert cordoned(client(busy)) == []
 
 
-def test_a_killed_run_is_resumed_to_its_end(busy: Demo) -> None:
-    """Its cordon is found, and lifted when the host is proven."""
-    api = client(busy)
-    with begin(busy, "provision", "inventory.yaml", "--yes") as run:
-        until(lambda: waits(busy, "job"))
-        run.kill()
-    assert cordoned(api) == ["gpu-2"]
-    delete(api, "job")
-
-    done = gpunode(busy, "resume", "inventory.yaml", "--yes", "--json")
-
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert [row["host"] for row in of_kind(done, "verified")] == ["gpu-2"]
-    assert cordoned(api) == []
-    again = gpunode(busy, "resume", "inventory.yaml", "--yes")
-    assert (again.returncode, "nothing to resume" in again.stderr) == (0, True)
-
-
 def test_ctrl_c_while_work_is_waited_for_gives_the_node_back(busy: Demo) -> None:
     api = client(busy)
     with begin(busy, "provision", "inventory.yaml", "--yes") as run:
