@@ -383,7 +383,9 @@ class Record:
                 self.lost = f"its record {self.path} cannot be written: {error.strerror}"
 
     def _append(self, lines: Sequence[Mapping[str, Any]]) -> None:
-        with self.path.open("a", encoding="utf-8") as file:
+        # A record that was removed is lost: another without its head would not be found.
+        descriptor = os.open(self.path, os.O_WRONLY | os.O_APPEND)
+        with os.fdopen(descriptor, "a", encoding="utf-8") as file:
             file.writelines(f"{json.dumps(line)}\n" for line in lines)
             file.flush()
             os.fsync(file.fileno())

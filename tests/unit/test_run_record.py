@@ -170,6 +170,15 @@ def test_a_record_that_the_disk_does_not_take_is_lost_and_raises_nothing(
     assert (after.hosts["a"], after.ended) == (before.hosts["a"], False)
 
 
+def test_a_record_that_is_removed_meanwhile_is_lost(tmp_path: Path) -> None:
+    """What would be written then has no beginning, so nobody could resume it."""
+    run = begun(tmp_path, "a")
+    run.path.unlink()
+    run.host("a", "changing")
+    assert "cannot be written: No such file" in run.lost
+    assert not run.path.exists()
+
+
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EROFS, errno.EIO])
 def test_a_record_whose_first_line_the_disk_does_not_take_begins_no_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
