@@ -353,6 +353,21 @@ def test_a_plugin_that_publishes_no_status_removes_none(api) -> None:
     assert api.requests == []
 
 
+def test_annotations_are_written_again_on_a_node_that_may_be_a_new_one() -> None:
+    """All of them, whichever changed last."""
+    pending = PendingAnnotation("a")
+    assert pending.due(0.0) is None
+    for key, now in (("status", 0.0), ("memory", 60.0)):
+        pending.add((key, "text"), now)
+        write = pending.due(now)
+        assert write is not None
+        assert pending.done(write, 200, now)
+        assert pending.due(now + REFRESH - 1) is None
+    write = pending.due(60.0 + REFRESH)
+    assert write is not None
+    assert write.body == {"metadata": {"annotations": {"status": "text", "memory": "text"}}}
+
+
 def test_last_words_are_reported_and_not_waited_for_long(api, publisher) -> None:
     """What is said just before the end is written if that goes at once; an API server that is away is left."""
     publisher.publish_event(NodeEvent("GPUsNotOffered", "the end"))

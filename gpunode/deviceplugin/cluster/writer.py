@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable
@@ -29,7 +30,7 @@ log = logging.getLogger(__name__)
 
 FIRST, LONGEST = 1.0, 60.0  # seconds before the first retry, doubled up to the longest
 LOOK = 30.0  # seconds between two checks for due writes
-REFRESH = 300.0  # seconds after which a condition is written again: its node may be a new one, or another client's write was later
+REFRESH = 300.0  # seconds after which all is written again: the node may be a new one, or another client's write was later
 EXPECTED = 30.0  # the same while an acceptance is missing: the answer to the write tells of a new one
 INVALID = (400, 413, 422)  # HTTP: bad request, too large, unprocessable; a retry would not help
 
@@ -174,23 +175,20 @@ class PendingAnnotation:
     def __init__(self, node: str) -> None:
         self._path = f"/api/v1/nodes/{node}"
         self._desired: dict[str, str | None] = {}
-        self._written: dict[str, str | None] = {}  # without a key: unknown, from an earlier plugin
+        self._written: dict[str, str | None] = {}
+        self._time = math.inf  # of the last write; until there is one, nothing is written again
 
     def add(self, item: tuple[str, str | None], _now: float) -> None:
         """Set the desired text of a key; None: remove the annotation."""
         self._desired[item[0]] = item[1]
 
-    def due(self, _now: float) -> Write | None:
-        changed = {
-            key: text
-            for key, text in self._desired.items()
-            if key not in self._written or text != self._written[key]
-        }
-        if not changed:
+    def due(self, now: float) -> Write | None:
+        if self._desired == self._written and now < self._time + REFRESH:
             return None
-        return Write("PATCH", self._path, {"metadata": {"annotations": changed}}, changed)
+        desired = dict(self._desired)
+        return Write("PATCH", self._path, {"metadata": {"annotations": desired}}, desired)
 
-    def done(self, write: Write, code: int, _now: float) -> bool:
+    def done(self, write: Write, code: int, now: float) -> bool:
         if code == 200:
-            self._written |= write.key
+            self._written, self._time = write.key, now
         return code == 200

@@ -68,6 +68,12 @@ class Spec:
         )
         return [*objects, *render("mps.yaml.j2", **common)] if config.mps_root else objects
 
+    @property
+    def unpublished(self) -> list[str]:
+        """The annotations that its plugin does not write."""
+        written = (self.publish.annotation, self.publish.promises)
+        return [key for key, own in zip(published.ANNOTATIONS, written, strict=True) if not own]
+
 
 @dataclass(frozen=True, slots=True)
 class Scope:
@@ -110,7 +116,7 @@ def plan(
 ) -> tuple[Difference, ...]:
     """What `deploy` would change; not `strict`: also for a user without the rights to do it. `notify` gets what is not known."""
     would = component(spec, EVERYWHERE, seconds=0).plan(api, strict=strict, notify=notify)
-    texts = {} if spec.publish.annotation else published.read_annotations(api)
+    texts = published.read_annotations(api, spec.unpublished)
     left = () if spec.publish.condition else condition.read_nodes(api)
     return (*would, *_removals(texts), *map(_condition, left))
 
@@ -123,7 +129,7 @@ def deploy(api: Api, spec: Spec, scope: Scope = EVERYWHERE, *, seconds: float, n
     """
     before = daemonset.every_pod(api, spec.namespace)
     differences, states = component(spec, scope, before, seconds=seconds).deploy(api, notify)
-    differences += () if spec.publish.annotation else _removals(published.remove_annotations(api))
+    differences += _removals(published.remove_annotations(api, spec.unpublished))
     differences += () if spec.publish.condition else tuple(map(_condition, condition.remove(api, notify)))
     return Rollout(differences, states)
 
@@ -209,9 +215,10 @@ def pods_on(api: Api, namespace: str, on: Collection[str]) -> list[Object]:
     return [pod for pod in daemonset.every_pod(api, namespace) if daemonset.place(pod) in on]
 
 
-def _removals(texts: Mapping[str, str]) -> tuple[Difference, ...]:
+def _removals(texts: Mapping[tuple[str, str], str]) -> tuple[Difference, ...]:
     return tuple(
-        Difference(published.annotation_title(name), "removed", (f"-{text}",)) for name, text in texts.items()
+        Difference(published.annotation_title(*place), "removed", (f"-{text}",))
+        for place, text in texts.items()
     )
 
 
@@ -275,7 +282,7 @@ def find_removable(api: Api, namespace: str, *, notify: OnProgress) -> tuple[str
             hint=f"Name it with `--namespace {places[0]}`, or with cluster.namespace in the inventory.",
         )
     left = tuple(title(pod) for pod in _leftovers(api, namespace))
-    annotations = tuple(str(published.annotation_title(node)) for node in published.read_annotations(api))
+    annotations = tuple(str(published.annotation_title(*place)) for place in published.read_annotations(api))
     annotations += tuple(str(condition.title(node)) for node in condition.read_nodes(api))
     objects = apply.find_removable(api, all_objects(namespace), notify=notify)
     return left + objects + annotations + tuple(_label(node) for node in _labelled_nodes(api))
@@ -291,7 +298,9 @@ def remove(api: Api, namespace: str, *, seconds: float, notify: OnProgress) -> t
     for pod in left:
         api.delete("Pod", pod["metadata"]["name"], namespace)
     removed = apply.remove(api, all_objects(namespace), seconds=seconds, notify=notify)
-    annotations = tuple(str(published.annotation_title(node)) for node in published.remove_annotations(api))
+    annotations = tuple(
+        str(published.annotation_title(*place)) for place in published.remove_annotations(api)
+    )
     annotations += tuple(str(condition.title(node)) for node in condition.remove(api, notify))
     marked = _labelled_nodes(api)  # last: a node that has lost its labels is not found by them
     for node in marked:

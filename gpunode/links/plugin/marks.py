@@ -8,10 +8,10 @@ from gpunode.cluster.api import Api, notes
 from gpunode.cluster.api.kinds import Object
 from gpunode.cluster.api.watch import OnProgress
 from gpunode.contract.condition import TYPE
-from gpunode.contract.status import ANNOTATION
 from gpunode.links.node import GPU_LABEL, RUNTIME_LABEL, TAINTS, Node, cordon, labels, parse, taint
 from gpunode.links.plugin import condition, features
 from gpunode.links.plugin.daemonset import OWNER as PAUSER
+from gpunode.links.plugin.published import ANNOTATIONS
 
 DOMAIN = "gpunode.dev/"
 WRITERS = (labels.PROVISION, labels.ACCELERATOR, features.WRITER)
@@ -54,9 +54,9 @@ def _labels(node: Node, keep_software: bool) -> Iterator[str]:
 
 
 def _annotations(annotations: Object, keep_software: bool) -> list[str]:
-    """The status stays with a plugin that stays: it would write it again."""
+    """What the plugin publishes stays with a plugin that stays: it would write it again."""
     own = [key for key in annotations if key.startswith(DOMAIN)]
-    return [key for key in own if not (keep_software and key == ANNOTATION)]
+    return [key for key in own if not (keep_software and key in ANNOTATIONS)]
 
 
 def take_off(api: Api, name: str, *, keep_software: bool, notify: OnProgress) -> None:
@@ -80,7 +80,7 @@ def take_off(api: Api, name: str, *, keep_software: bool, notify: OnProgress) ->
 
 def remove_plugin(api: Api, name: str, *, notify: OnProgress) -> None:
     """Remove the plugin's labels, its annotations and its condition: nothing that is of other runs. Raises ClusterError."""
-    cordon.change_node(api, name, lambda live: _clear(live, False, (ANNOTATION, PAUSER)))
+    cordon.change_node(api, name, lambda live: _clear(live, False, (*ANNOTATIONS, PAUSER)))
     condition.remove(api, notify, [name])
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from datetime import datetime, timezone
 
 from gpunode.cluster.api import Api
 from gpunode.cluster.api.kinds import Object
+from gpunode.contract.promises import MEMORY_ANNOTATION
 from gpunode.contract.status import (
     ANNOTATION,
     CORDONED,
@@ -19,7 +20,6 @@ from gpunode.contract.status import (
     loads,
 )
 from gpunode.errors import ClusterError, HttpError, Problem
-from gpunode.links import node as nodes
 from gpunode.links.node import GPU_LABEL, Node
 from gpunode.model import Title
 from gpunode.wording import advise
@@ -173,23 +173,27 @@ def _age(event: Object) -> str:
     return f"{minutes // 60} h ago" if minutes >= 120 else f"{max(minutes, 1)} min ago"
 
 
-def read_annotations(api: Api) -> Mapping[str, str]:
-    """Node -> the annotation's text, of the plugin's nodes that have one."""
+ANNOTATIONS = (ANNOTATION, MEMORY_ANNOTATION)  # that it writes
+
+
+def read_annotations(api: Api, keys: Iterable[str] = ANNOTATIONS) -> Mapping[tuple[str, str], str]:
+    """Node and key -> the text, of those of these annotations that the plugin's nodes have."""
     return {
-        node.name: node.plugin_status
-        for node in nodes.fetch(api, labels=f"{GPU_LABEL}=true")
-        if node.plugin_status
+        (item["metadata"]["name"], key): item["metadata"]["annotations"][key]
+        for item in api.find("Node", labels=f"{GPU_LABEL}=true")[0]
+        for key in keys
+        if key in (item["metadata"].get("annotations") or {})
     }
 
 
-def remove_annotations(api: Api) -> Mapping[str, str]:
-    """Remove the annotations. Returns node -> the text removed."""
-    texts = read_annotations(api)
-    for name in texts:
-        api.merge("Node", name, {"metadata": {"annotations": {ANNOTATION: None}}})
+def remove_annotations(api: Api, keys: Iterable[str] = ANNOTATIONS) -> Mapping[tuple[str, str], str]:
+    """Remove these annotations. Returns what was removed, as `read_annotations` does."""
+    texts = read_annotations(api, keys)
+    for name, key in texts:
+        api.merge("Node", name, {"metadata": {"annotations": {key: None}}})
     return texts
 
 
-def annotation_title(node: str) -> Title:
+def annotation_title(node: str, key: str) -> Title:
     """How messages name a node's annotation."""
-    return Title("Node", node, part=f"annotation {ANNOTATION}")
+    return Title("Node", node, part=f"annotation {key}")

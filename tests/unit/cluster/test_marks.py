@@ -28,6 +28,7 @@ from .fake import FakeApi
 
 RUN = "20261126T001546Z-ab12"
 OTHER = {"key": "dedicated", "value": "ml", "effect": "NoSchedule"}
+PUBLISHED = {"gpunode.dev/device-plugin": "{}", "gpunode.dev/gpu-memory": "{}"}  # by the plugin
 OWN = {"type": "GpuReady", "status": "True", "reason": "ready", "message": "m"}
 
 
@@ -44,8 +45,8 @@ def marked(fake: FakeApi, api: Api) -> Api:
     taint.write(api, parsed(api), ("gpu=yes:NoSchedule",))
     taint.hold(api, "a", RUN)
     cordon.cordon(api, "a", f"run {RUN} of ada@ws")
-    fields = {"metadata": {"annotations": {"gpunode.dev/accepted": "{}", "gpunode.dev/device-plugin": "{}", "note": "n"}}}  # fmt: skip
-    api.merge("Node", "a", fields, manager="kubectl")
+    annotations = {"gpunode.dev/accepted": "{}", **PUBLISHED, "note": "n"}
+    api.merge("Node", "a", {"metadata": {"annotations": annotations}}, manager="kubectl")
     fake.update("Node", "a", status={"conditions": [{"type": "Ready", "status": "True"}, OWN]})
     return api
 
@@ -77,6 +78,7 @@ def test_no_mark_of_gpunodes_is_left(marked: Api) -> None:
         "cordon",
         "annotation gpunode.dev/accepted",
         "annotation gpunode.dev/device-plugin",
+        "annotation gpunode.dev/gpu-memory",
         "condition GpuReady",
     )
     marks.take_off(marked, "a", keep_software=False, notify=pytest.fail)
@@ -85,10 +87,9 @@ def test_no_mark_of_gpunodes_is_left(marked: Api) -> None:
 
 
 def test_the_plugins_labels_stay_with_it_and_are_nobodys(marked: Api) -> None:
-    """Its status and its condition, too: it would write them again. A later provision may take the labels over."""
+    """What it publishes, too: it would write that again, and a scheduler extender reads it. A later provision may take the labels over."""
     marks.take_off(marked, "a", keep_software=True, notify=pytest.fail)
-    annotations = {"note": "n", "gpunode.dev/device-plugin": "{}"}
-    assert left(marked)[1:] == (annotations, [OTHER], None, ["Ready", "GpuReady"])
+    assert left(marked)[1:] == ({"note": "n", **PUBLISHED}, [OTHER], None, ["Ready", "GpuReady"])
     assert left(marked)[0] == {"rack": "7", "gpunode.dev/gpu": "true"}
     assert (marks.find(item(marked), keep_software=True), marks.is_owned(item(marked))) == ((), False)
     labels.write(marked, parsed(marked), {"gpunode.dev/gpu": "paused"}, overwrite=True)

@@ -12,6 +12,7 @@ from gpunode.cluster.api import Api, watch
 from gpunode.cluster.api.kinds import OURS
 from gpunode.cluster.objects.difference import Difference
 from gpunode.contract import status as document
+from gpunode.contract.promises import MEMORY_ANNOTATION
 from gpunode.contract.status import ANNOTATION, Pod, Reserved, Resource, Unavailable
 from gpunode.errors import ClusterError, Problem
 from gpunode.links import node as nodes
@@ -618,38 +619,44 @@ def test_shares_are_waited_for_by_resource(
     assert wait("a", wanted).name == "a"
 
 
-def annotated(fake: FakeApi) -> dict[str, str]:
-    """Node -> the plugin's annotation, where there is one."""
+def annotated(fake: FakeApi, key: str) -> set[str]:
+    """The nodes that have this annotation of the plugin's."""
     found = {node["metadata"]["name"]: node["metadata"].get("annotations", {}) for node in fake.all("Node")}
-    return {name: notes[ANNOTATION] for name, notes in found.items() if ANNOTATION in notes}
+    return {name for name, notes in found.items() if key in notes}
 
 
-def test_what_a_killed_plugin_left_on_its_node_is_taken_away(api: Api, fake: FakeApi, deploy: Deploy) -> None:
+@pytest.mark.parametrize(
+    ("key", "keeps"),
+    [(ANNOTATION, PluginPublish(annotation=True)), (MEMORY_ANNOTATION, PluginPublish(promises=True))],
+)
+def test_what_a_killed_plugin_left_on_its_node_is_taken_away(
+    api: Api, fake: FakeApi, deploy: Deploy, key: str, keeps: PluginPublish
+) -> None:
     """Without `annotation` the plugin may not patch nodes: nobody else can. Shown in the plan; another's note stays."""
     add_node(fake, "a", 2, labels=GPU_NODE)
     add_node(fake, "by-hand", 2)
     PluginController(fake)
     for name in ("a", "by-hand"):
-        fake.update("Node", name, metadata={"annotations": {ANNOTATION: "{}", "other": "stays"}})
-    what = Difference(Title("Node", "a", part=f"annotation {ANNOTATION}"), "removed", ("-{}",))
-    keeps = PluginPublish(annotation=True)
+        fake.update("Node", name, metadata={"annotations": {key: "{}", "other": "stays"}})
+    what = Difference(Title("Node", "a", part=f"annotation {key}"), "removed", ("-{}",))
     assert what in plugin.plan(api, Spec(NS, IMAGE))
     assert what not in plugin.plan(api, Spec(NS, IMAGE, publish=keeps))
     assert what not in deploy(publish=keeps, seconds=0.5).differences
-    assert set(annotated(fake)) == {"a", "by-hand"}
+    assert annotated(fake, key) == {"a", "by-hand"}
     assert what in deploy(seconds=0.5).differences
-    assert set(annotated(fake)) == {"by-hand"}
+    assert annotated(fake, key) == {"by-hand"}
     assert fake.objects["/api/v1/nodes/a"]["metadata"]["annotations"] == {"other": "stays"}
 
 
 def test_removing_the_plugin_takes_what_it_said_with_it(api: Api, fake: FakeApi, told: list[str]) -> None:
     """Announced before; the label that brings the plugin back stays."""
     add_node(fake, "a", 2, labels=GPU_NODE)
-    fake.update("Node", "a", metadata={"annotations": {ANNOTATION: "{}"}})
-    title = f"Node a annotation {ANNOTATION}"
-    assert plugin.find_removable(api, NS, notify=told.append) == (title,)
-    assert plugin.remove(api, NS, seconds=60, notify=told.append) == (title,)
-    assert annotated(fake) == {}
+    keys = (ANNOTATION, MEMORY_ANNOTATION)
+    fake.update("Node", "a", metadata={"annotations": dict.fromkeys(keys, "{}")})
+    titles = tuple(f"Node a annotation {key}" for key in keys)
+    assert plugin.find_removable(api, NS, notify=told.append) == titles
+    assert plugin.remove(api, NS, seconds=60, notify=told.append) == titles
+    assert fake.objects["/api/v1/nodes/a"]["metadata"]["annotations"] == {}
 
 
 def test_status_says_which_shares_are_out_and_that_their_daemons_do_not_run(
