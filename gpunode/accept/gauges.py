@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import statistics
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 from gpunode.contract.measurements import FABRIC
+from gpunode.deviceplugin.gpus import ask, mig_handles, nvlinks
 from gpunode.deviceplugin.nvml import FabricInfo, FabricInfoV, Nvml, NVMLError
 
 from .stages import Figures
 
 INTERVAL = 0.1  # seconds between two readings under load
-# NVML_NVLINK_MAX_LINKS of the newest driver; an older one refuses the numbers that it does not know
-LINKS = 36
 COUNTERS = 4  # of a link: replay, recovery, CRC of flits, CRC of data (nvmlNvLinkErrorCounter_t)
 NO_NVLINK = "this GPU has no NVLink"
 # nvmlClocksEventReasons of nvml.h, by the names that nvidia-smi's `clocks_throttle_reasons` has. Idle is none under load.
@@ -62,18 +61,10 @@ def find(nvml: Any, uuid: str) -> tuple[Any, Any]:
     raise NVMLError(Nvml.NVML_ERROR_NOT_FOUND, f"NVML lists no {uuid}")
 
 
-def mig_devices(nvml: Any, gpu: Any) -> Iterator[Any]:
-    """The handles of a GPU's MIG devices; none where the driver or the GPU has no MIG."""
-    try:
-        count = nvml.nvmlDeviceGetMaxMigDeviceCount(gpu) if nvml.nvmlDeviceGetMigMode(gpu)[0] else 0
-    except NVMLError:
-        return
-    for number in range(count):
-        try:
-            yield nvml.nvmlDeviceGetMigDeviceHandleByIndex(gpu, number)
-        except NVMLError as error:
-            if error.value != Nvml.NVML_ERROR_NOT_FOUND:
-                raise
+def mig_devices(nvml: Any, gpu: Any) -> list[Any]:
+    """The handles of a GPU's MIG devices; [] where the driver or the GPU has no MIG. Raises NVMLError."""
+    on, _pending = ask(nvml, nvml.nvmlDeviceGetMigMode, gpu) or (False, False)
+    return [handle for _, handle in mig_handles(nvml, gpu)] if on else []
 
 
 @dataclass
@@ -122,8 +113,8 @@ class Gauges:
                 "pending": bool(rows[2]),
                 "failed": bool(rows[3]),
             },
-            "nvlink_active": sum(links) if links else None,
-            "nvlink_inactive": len(links) - sum(links) if links else None,
+            "nvlink_active": sum(links.values()) if links else None,
+            "nvlink_inactive": len(links) - sum(links.values()) if links else None,
             "fabric": self._fabric(),
             "power_limit_w": None if power is None else power / 1000,
             "sm_mhz_max": self.ask("sm_mhz_max", nvml.nvmlDeviceGetMaxClockInfo, Nvml.NVML_CLOCK_SM),
@@ -149,34 +140,30 @@ class Gauges:
             "throttle": self.ask("throttle", nvml.nvmlDeviceGetCurrentClocksThrottleReasons),
         }
 
-    def _links(self) -> list[bool]:
-        """For each NVLink whether it is active; empty where there is none."""
-        links = []
-        for number in range(LINKS):
-            try:
-                links.append(bool(self.nvml.nvmlDeviceGetNvLinkState(self.gpu, number)))
-            except NVMLError as error:
-                if error.value == Nvml.NVML_ERROR_GPU_IS_LOST:
-                    raise Lost(str(error)) from None
-                if not links:
-                    none = error.value in {Nvml.NVML_ERROR_NOT_SUPPORTED, Nvml.NVML_ERROR_INVALID_ARGUMENT}
-                    why = NO_NVLINK if none else f"NVML: {error}"
-                    self.reasons |= dict.fromkeys(("nvlink_active", "nvlink_inactive"), why)
-                break
-        return links
+    def _links(self) -> Mapping[int, bool]:
+        """Whether each NVLink is active, by number; empty where there is none, or it is not known."""
+        try:
+            return nvlinks(self.nvml, self.gpu)
+        except NVMLError as error:
+            if error.value == Nvml.NVML_ERROR_GPU_IS_LOST:
+                raise Lost(str(error)) from None
+            none = error.value in {Nvml.NVML_ERROR_NOT_SUPPORTED, Nvml.NVML_ERROR_INVALID_ARGUMENT}
+            why = NO_NVLINK if none else f"NVML: {error}"
+            self.reasons |= dict.fromkeys(("nvlink_active", "nvlink_inactive"), why)
+            return {}
 
     def _link_errors(self) -> int | None:
-        links = len(self._links())
+        links = self._links()
         if not links:
             self.reasons["nvlink_errors"] = self.reasons["nvlink_active"]
             return None
         total, answered = 0, False
-        for link in range(links):
+        for link in links:
             for counter in range(COUNTERS):
                 value = self.ask("nvlink_errors", self.nvml.nvmlDeviceGetNvLinkErrorCounter, link, counter)
                 total, answered = total + (value or 0), answered or value is not None
         if not answered:
-            fields = [(number, link) for link in range(links) for number in LINK_FIELDS]
+            fields = [(number, link) for link in links for number in LINK_FIELDS]
             values = self.ask("nvlink_errors", self.nvml.nvmlDeviceGetFieldValues, fields)
             known = [value.value.ullVal for value in values or () if not value.nvmlReturn]
             total, answered = sum(known), bool(known)

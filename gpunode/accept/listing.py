@@ -19,7 +19,7 @@ from typing import Any
 
 from gpunode.contract.offer import claim_of
 from gpunode.deviceplugin.cuda import CAPABILITY, Cuda, CudaError, load
-from gpunode.deviceplugin.gpus import pci_address
+from gpunode.deviceplugin.gpus import compute_pids, pci_address, process_name
 from gpunode.deviceplugin.kubelet.messages import containers_devices
 from gpunode.deviceplugin.nvml import Nvml, NVMLError
 from gpunode.deviceplugin.rpc import Code, RpcError, call
@@ -70,7 +70,7 @@ def devices(nvml: Any, pods: Mapping[str, str] | None) -> Iterator[Entry]:
         try:
             gpu = nvml.nvmlDeviceGetHandleByIndex(index)
             entry["pci"] = pci_address(nvml.nvmlDeviceGetPciInfo(gpu).busId.decode())
-            for part in list(mig_devices(nvml, gpu)) or (gpu,):
+            for part in mig_devices(nvml, gpu) or (gpu,):
                 yield _describe(nvml, part, entry, pods, mig=part != gpu)
         except NVMLError as error:
             lost = error.value == Nvml.NVML_ERROR_GPU_IS_LOST
@@ -98,16 +98,8 @@ def _describe(nvml: Any, handle: Any, entry: Entry, pods: Mapping[str, str] | No
 
 def _user(nvml: Any, handle: Any) -> str:
     """What uses the device, "" if nothing does."""
-    for ask in (nvml.nvmlDeviceGetComputeRunningProcesses_v3, nvml.nvmlDeviceGetComputeRunningProcesses_v2):
-        try:
-            processes = [process.pid for process in ask(handle)]
-        except NVMLError as error:
-            if error.value in {Nvml.NVML_ERROR_FUNCTION_NOT_FOUND, Nvml.NVML_ERROR_NOT_SUPPORTED}:
-                continue
-            raise
-        if processes:
-            return f"in use by {', '.join(map(_process, processes))}"
-        break
+    if pids := compute_pids(nvml, handle):
+        return f"in use by {', '.join(map(_process, pids))}"
     busy = _utilization(nvml, handle)
     if busy > BUSY:
         time.sleep(AGAIN)
@@ -123,10 +115,8 @@ def _utilization(nvml: Any, handle: Any) -> int:
 
 
 def _process(pid: int) -> str:
-    try:
-        return f"process {pid} ({Path(f'/proc/{pid}/comm').read_text().strip()})"
-    except OSError:
-        return f"process {pid}"  # of another container
+    name = process_name(pid)
+    return f"process {pid} ({name})" if name else f"process {pid}"
 
 
 def _by_cuda(cuda: Cuda) -> Iterator[Entry]:

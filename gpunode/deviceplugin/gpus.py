@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import combinations, count
@@ -205,15 +205,20 @@ def ask(nvml: Any, question: Callable[..., Any], *arguments: Any) -> Any:
         raise
 
 
+def mig_handles(nvml: Any, gpu: Any) -> Iterator[tuple[int, Any]]:
+    """Slot and handle of each MIG device of a GPU whose MIG is on. Raises NVMLError."""
+    for slot in range(nvml.nvmlDeviceGetMaxMigDeviceCount(gpu)):
+        try:
+            yield slot, nvml.nvmlDeviceGetMigDeviceHandleByIndex(gpu, slot)
+        except nvml.NVMLError as error:
+            empty = (nvml.NVML_ERROR_NOT_FOUND, nvml.NVML_ERROR_INVALID_ARGUMENT)
+            if getattr(error, "value", None) not in empty:
+                raise
+
+
 def _with_mig_devices(nvml: Any, handle: Any, gpu: Device, minor: int | None, root: Path) -> Described:
     devices, refused = [gpu], {}
-    for slot in range(nvml.nvmlDeviceGetMaxMigDeviceCount(handle)):
-        try:
-            mig = nvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, slot)
-        except nvml.NVMLError as error:
-            if getattr(error, "value", None) in (nvml.NVML_ERROR_NOT_FOUND, nvml.NVML_ERROR_INVALID_ARGUMENT):
-                continue  # an empty slot
-            raise
+    for slot, mig in mig_handles(nvml, handle):
         index = f"{gpu.index}:{slot}"
         try:
             instance = (nvml.nvmlDeviceGetGpuInstanceId(mig), nvml.nvmlDeviceGetComputeInstanceId(mig))
@@ -281,7 +286,7 @@ Links = Mapping[frozenset[str], int]  # UUIDs of two GPUs -> how well they are c
 def read_links(handles: Handles, gpus: Sequence[Device]) -> dict[frozenset[str], int]:
     """Points by the UUIDs of two GPUs. What NVML cannot report counts 0."""
     nvml = handles.nvml
-    peers = {gpu.uuid: _nvlinks(handles, gpu.uuid) for gpu in gpus}
+    peers = {gpu.uuid: _peers(handles, gpu.uuid) for gpu in gpus}
     points = {}
     for gpu, other in combinations(gpus, 2):
         try:
@@ -293,16 +298,47 @@ def read_links(handles: Handles, gpus: Sequence[Device]) -> dict[frozenset[str],
     return points
 
 
-def _nvlinks(handles: Handles, uuid: str) -> list[str]:
+def _peers(handles: Handles, uuid: str) -> list[str]:
     """PCI addresses at the other ends of a GPU's active NVLinks, one for each link; none of a GPU that is lost."""
     nvml, ends = handles.nvml, []
+    with suppress(nvml.NVMLError):
+        handle = handles.of(uuid)
+        for number in (number for number, active in nvlinks(nvml, handle).items() if active):
+            with suppress(nvml.NVMLError):
+                ends.append(pci_address(text(nvml.nvmlDeviceGetNvLinkRemotePciInfo(handle, number).busId)))
+    return ends
+
+
+def nvlinks(nvml: Any, gpu: Any) -> Mapping[int, bool]:
+    """Whether each of a GPU's NVLinks is active, by number. Raises NVMLError, also where there is none."""
+    active: dict[int, bool] = {}
     for number in count():
         try:
-            handle = handles.of(uuid)
-            if nvml.nvmlDeviceGetNvLinkState(handle, number):
-                ends.append(pci_address(text(nvml.nvmlDeviceGetNvLinkRemotePciInfo(handle, number).busId)))
+            active[number] = bool(nvml.nvmlDeviceGetNvLinkState(gpu, number))
         except nvml.NVMLError as error:
             gap = unsupported(nvml, error) or error.value == nvml.NVML_ERROR_INVALID_ARGUMENT
-            if number >= NVLINKS or not gap:
+            if not gap or (number >= NVLINKS and not active):
+                raise
+            if number >= NVLINKS:
                 break
-    return ends
+    return active
+
+
+def compute_pids(nvml: Any, handle: Any) -> list[int]:
+    """The processes that use a GPU or MIG device; [] where the driver does not list them. Raises NVMLError."""
+    # The call's version of newer drivers, then that of drivers before R510.
+    for listed in (
+        nvml.nvmlDeviceGetComputeRunningProcesses_v3,
+        nvml.nvmlDeviceGetComputeRunningProcesses_v2,
+    ):
+        if (processes := ask(nvml, listed, handle)) is not None:
+            return sorted({int(process.pid) for process in processes})
+    return []
+
+
+def process_name(pid: int, proc: Path = Path("/proc")) -> str:
+    """A process's name; "" of one that has ended, or is another container's."""
+    try:
+        return (proc / str(pid) / "comm").read_text(encoding="utf-8", errors="replace").strip()
+    except OSError:
+        return ""

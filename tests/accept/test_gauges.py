@@ -6,17 +6,26 @@ from types import SimpleNamespace
 
 import pytest
 
-from gpunode.accept.gauges import Gauges, Lost, Sampler, summary
+from gpunode.accept.gauges import Gauges, Lost, Sampler, mig_devices, summary
 from gpunode.deviceplugin.nvml import Nvml, NVMLError
+
+INVALID, UNSUPPORTED = (
+    NVMLError(code) for code in (Nvml.NVML_ERROR_INVALID_ARGUMENT, Nvml.NVML_ERROR_NOT_SUPPORTED)
+)
 
 
 class Old:
     """A driver that knows the calls of `answers` and no other."""
 
+    NVMLError = NVMLError
+
     def __init__(self, **answers) -> None:
         self.answers = answers
 
     def __getattr__(self, name):
+        if name.startswith("NVML_"):
+            return getattr(Nvml, name)
+
         def call(_gpu, *arguments):
             answer = self.answers.get(name, NVMLError(Nvml.NVML_ERROR_FUNCTION_NOT_FOUND))
             answer = answer(*arguments) if callable(answer) else answer
@@ -49,12 +58,27 @@ def test_nvlink_5_has_its_errors_in_fields():
         ]
 
     def state(link):
-        return 1 if link < 2 else NVMLError(Nvml.NVML_ERROR_INVALID_ARGUMENT)
+        return 1 if link < 2 else INVALID
 
     gauges = Gauges(Old(nvmlDeviceGetNvLinkState=state, nvmlDeviceGetFieldValues=fields), 0)
     assert gauges.counters()["nvlink_errors"] == 10 + 11
     assert gauges.state()["nvlink_active"] == 2
     assert "nvlink_errors" not in gauges.reasons
+
+
+def test_a_disabled_nvlink_hides_none_behind_it():
+    """As go-nvlib goes on where a link, or a slot for a MIG device, has no answer."""
+    links = [UNSUPPORTED, 1, 1, UNSUPPORTED, 1, 0]
+    nvml = Old(nvmlDeviceGetNvLinkState=lambda link: [*links, *[INVALID] * 30][link])
+    figures = Gauges(nvml, 0).state()
+    assert (figures["nvlink_active"], figures["nvlink_inactive"]) == (3, 1)
+
+
+def test_an_empty_slot_hides_no_mig_device():
+    slots = [INVALID, "first", NVMLError(Nvml.NVML_ERROR_NOT_FOUND), "second"]
+    nvml = Old(nvmlDeviceGetMigMode=(1, 1), nvmlDeviceGetMaxMigDeviceCount=4)
+    nvml.answers["nvmlDeviceGetMigDeviceHandleByIndex"] = slots.__getitem__
+    assert list(mig_devices(nvml, 0)) == ["first", "second"]
 
 
 def test_a_lost_gpu_is_no_missing_figure():

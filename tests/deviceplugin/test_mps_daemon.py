@@ -301,15 +301,13 @@ def test_a_driver_that_does_not_list_processes_is_believed_to_have_none(tmp_path
 
 
 def test_a_server_of_mps_is_no_hindrance(tmp_path):
-    """One that another control daemon left."""
-    for pid, name in ((7, "nvidia-cuda-mps"), (8, "python3")):
+    """One that another control daemon left. The kernel cuts a name after 15 bytes, in the middle of a letter, too."""
+    for pid, name in ((7, b"nvidia-cuda-mps"), (8, "gpu-模型训练".encode()[:15])):
         (tmp_path / str(pid)).mkdir()
-        (tmp_path / str(pid) / "comm").write_text(f"{name}\n")
+        (tmp_path / str(pid) / "comm").write_bytes(name + b"\n")
     gpu = Gpu(GPU, pids=(7, 8, 9))
-    assert (
-        process_using(handles(gpu), GPU, tmp_path)
-        == "process 8 (python3) and 1 more use this GPU without MPS"
-    )
+    shown = process_using(handles(gpu), GPU, tmp_path)
+    assert shown == "process 8 (gpu-模型训\ufffd) and 1 more use this GPU without MPS"
     gpu.pids = (7,)
     assert process_using(handles(gpu), GPU, tmp_path) is None
 

@@ -11,7 +11,7 @@ from typing import Any
 from gpunode.contract import offer
 from gpunode.contract.checkpoint import entries
 
-from ..gpus import Handles, explain, unsupported
+from ..gpus import Handles, compute_pids, explain, process_name, unsupported
 from ..threads import Calls
 from .report import mode_path
 
@@ -43,29 +43,11 @@ def process_using(handles: Handles, gpu: str, proc: Path = Path("/proc")) -> str
 
     `proc` has the host's processes. Raises NVMLError.
     """
-    named = {pid: _name(proc, pid) for pid in sorted(_pids(handles.nvml, handles.of(gpu)))}
-    processes = [f"{pid} ({name})" for pid, name in named.items() if name != SERVER]
+    named = {pid: process_name(pid, proc) for pid in compute_pids(handles.nvml, handles.of(gpu))}
+    processes = [f"{pid} ({name or '?'})" for pid, name in named.items() if name != SERVER]
     if not processes:
         return None
     return f"process {processes[0]}{f' and {len(processes) - 1} more use' if len(processes) > 1 else ' uses'} this GPU without MPS"
-
-
-def _pids(nvml: Any, handle: Any) -> set[int]:
-    # The call's version of newer drivers, then that of drivers before R510.
-    for ask in (nvml.nvmlDeviceGetComputeRunningProcesses_v3, nvml.nvmlDeviceGetComputeRunningProcesses_v2):
-        try:
-            return {int(process.pid) for process in ask(handle)}
-        except nvml.NVMLError as error:
-            if not unsupported(nvml, error):
-                raise
-    return set()
-
-
-def _name(proc: Path, pid: int) -> str:
-    try:
-        return (proc / str(pid) / "comm").read_text().strip()
-    except OSError:
-        return "?"  # it has just ended
 
 
 DEADLINE = 10.0  # seconds that NVML may take
