@@ -249,8 +249,13 @@ def _by_resource(devices: Sequence[Device], mig_strategy: str) -> dict[str, list
         return {GPU: _single_strategy(gpus, whole, parts)}
     named: dict[str, list[Device]] = {GPU: whole}
     for part in parts:
-        named.setdefault(f"nvidia.com/mig-{(part.profile or '').replace('+', '.')}", []).append(part)
+        named.setdefault(mig_resource(part.profile or ""), []).append(part)
     return named
+
+
+def mig_resource(profile: str) -> str:
+    """The resource of MIG devices of this profile with MIG strategy `mixed`, whose name takes no `+`."""
+    return f"nvidia.com/mig-{profile.replace('+', '.')}"
 
 
 def _single_strategy(gpus: list[Device], whole: list[Device], parts: list[Device]) -> list[Device]:

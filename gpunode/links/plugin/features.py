@@ -9,7 +9,8 @@ import re
 from collections import Counter
 from collections.abc import Mapping
 
-from gpunode.contract.config import GPU, Config
+from gpunode.contract.config import Config
+from gpunode.contract.offer import mig_resource
 from gpunode.links.machine.pci import driven, gpu
 from gpunode.links.node import Node
 from gpunode.model import Facts
@@ -42,14 +43,15 @@ def feature_labels(seen: Facts, settings: Config | None) -> dict[str, str]:
     if strategy == "mixed":
         labels["gpu.count"] = str(sum(not each.mig_on for each in seen.gpus))
         for profile, count in parts.items():
-            labels |= _resource(f"mig-{profile}", f"{model}-MIG-{profile}", count, None, settings)
+            kind = mig_resource(profile).removeprefix(PREFIX)
+            labels |= _resource(kind, f"{model}-MIG-{profile}", count, None, settings)
     return {PREFIX + key: clean(value) for key, value in labels.items() if value}
 
 
 def _resource(
     kind: str, name: str, count: int, memory: int | None, settings: Config | None
 ) -> dict[str, str]:
-    resource = GPU if kind == "gpu" else PREFIX + kind
+    resource = PREFIX + kind
     share = next((each for each in settings.shares if each.resource == resource), None) if settings else None
     shared = "-SHARED" if share and share.rename == resource else ""
     return {

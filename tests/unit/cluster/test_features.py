@@ -89,6 +89,10 @@ def test_mig_devices_are_named_as_the_strategy_offers_them() -> None:
     mixed = values(cut, "flags: {migStrategy: mixed}")
     assert (mixed["mig-1g.5gb.product"], mixed["mig-1g.5gb.count"]) == (f"{product}-MIG-1g.5gb", "14")
     assert (mixed["gpu.product"], mixed["gpu.count"]) == (product, "0")
+    media = replace(cut, gpus=(replace(cut.gpus[0], mig=(MigDevice(0, "MIG-0", "1g.5gb+me"),)),))
+    shared = "sharing: {timeSlicing: {resources: [{name: nvidia.com/mig-1g.5gb.me, replicas: 2}]}}"
+    mixed = values(media, f"flags: {{migStrategy: mixed}}\n{shared}")
+    assert (mixed["mig-1g.5gb.me.count"], mixed["mig-1g.5gb.me.replicas"]) == ("1", "2")
 
 
 @pytest.mark.parametrize(
