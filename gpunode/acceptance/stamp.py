@@ -104,5 +104,5 @@ def read_stamp(text: str) -> Stamp | None:
         times = {name: datetime.fromisoformat(text).timestamp() for name, text in texts.items()}
         stamp: Stamp = read(Stamp, {**document, **times}, "stamp")
         return stamp
-    except (ValueError, KeyError, TypeError, RecursionError):
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None

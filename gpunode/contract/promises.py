@@ -239,8 +239,8 @@ def read_elsewhere(document: Mapping[str, Any]) -> dict[str, dict[str, dict[str,
     """Units by the pod's UID, container and UUID of the GPU. Raises LookupError, TypeError, ValueError, AttributeError."""
     pods: dict[str, dict[str, dict[str, int]]] = {}
     for entry in document.get(ELSEWHERE) or ():
-        gpus = {str(uuid): int(units) for uuid, units in entry["gpus"].items()}
-        if any(units <= 0 for units in gpus.values()):
+        gpus = {str(uuid): parse_quantity(units) for uuid, units in entry["gpus"].items()}
+        if not all(gpus.values()):
             raise ValueError("units below one")
         pods.setdefault(str(entry["uid"]), {})[str(entry["container"])] = gpus
     return pods

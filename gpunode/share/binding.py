@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any
 from urllib.parse import quote
@@ -118,10 +119,15 @@ class Noting:
     def __init__(self, ledger: Ledger, api: ApiServer) -> None:
         self._ledger = ledger
         self._api = api
+        self._tries: Counter[str] = Counter()  # by UID
 
     def tend(self) -> None:
-        """Try each once; a failure is logged, and the next round tries again."""
-        for moved in self._ledger.moved_pods()[:MOST_NOTES]:
+        """Note those that were tried least, up to a failure, which is logged. So a pod that is always refused delays the others for a
+        round."""
+        waiting = self._ledger.moved_pods()
+        self._tries = Counter({moved.uid: self._tries[moved.uid] for moved in waiting})
+        for moved in sorted(waiting, key=lambda moved: self._tries[moved.uid])[:MOST_NOTES]:
+            self._tries[moved.uid] += 1
             try:
                 self._note(moved)
             except ApiError as error:

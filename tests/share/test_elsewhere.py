@@ -130,7 +130,13 @@ def test_books_count_what_is_noted_and_what_is_published(
 
 
 @pytest.mark.parametrize(
-    "text", ['[{"uid":"a"}]', '[{"uid":"a","container":"c","gpus":{"GPU-n-0":-4}}]', "7", '[["a"]]']
+    "text",
+    [
+        '[{"uid":"a"}]',
+        *(f'[{{"uid":"a","container":"c","gpus":{{"GPU-n-0":{units}}}}}]' for units in ("-4", "0", "1e999")),
+        "7",
+        '[["a"]]',
+    ],
 )
 def test_what_cannot_be_read_moves_nobody(text: str) -> None:
     """The sizes beside it still count."""
@@ -184,7 +190,7 @@ def test_what_annotations_cannot_say_is_not_written(holder: Object, has: list[Pl
 
 @pytest.mark.parametrize("code", [0, 403, 404, 409, 503])
 def test_a_note_that_fails_is_tried_again(code: int) -> None:
-    """Both GPUs count meanwhile; one pod's conflict keeps no other waiting."""
+    """Both GPUs count meanwhile; one pod's conflict keeps no other waiting, and one that is always refused the others only once."""
     pods = [pod(name, 4, on="n", **{INDEX: "0"}) for name in ("a", "b")]
     api = Pods(*pods)
     there = node("n", 10, 10, published=True)
@@ -195,11 +201,14 @@ def test_a_note_that_fails_is_tried_again(code: int) -> None:
             raise ApiError(code, "by the test")
 
     api.fail = fail
-    Noting(ledger, api).tend()
+    noting = Noting(ledger, api)
+    noting.tend()
     assert noted(api, "b")[INDEX] == ("1" if code in (404, 409) else "0")
     assert free(ledger) == (2, 2)
+    noting.tend()
+    assert noted(api, "b")[INDEX] == "1"
     api.fail = lambda *_: None
-    Noting(ledger, api).tend()
+    noting.tend()
     assert [noted(api, name)[INDEX] for name in ("a", "b")] == ["1", "1"]
 
 
