@@ -6,7 +6,7 @@ import hashlib
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gpunode.cluster import pods, rights
 from gpunode.cluster.api import Api
@@ -37,6 +37,7 @@ class Spec:
     config: PluginConfig | None = None
     publish: PluginPublish = PLAIN
     isolated: bool = False  # on some hosts the plugin's own variable counts for nothing
+    kubelet_root: str = "/var/lib/kubelet"  # of the kubelets, where they say what pods have
 
     @property
     def manifests(self) -> list[Object]:
@@ -65,6 +66,7 @@ class Spec:
             promises=self.publish.promises,
             metrics=self.publish.metrics,
             isolated=self.isolated,
+            kubelet_root=self.kubelet_root,
         )
         return [*objects, *render("mps.yaml.j2", **common)] if config.mps_root else objects
 
@@ -115,6 +117,7 @@ def plan(
     api: Api, spec: Spec, *, strict: bool = True, notify: OnProgress = lambda _: None
 ) -> tuple[Difference, ...]:
     """What `deploy` would change; not `strict`: also for a user without the rights to do it. `notify` gets what is not known."""
+    spec = _fit(api, spec)
     would = component(spec, EVERYWHERE, seconds=0).plan(api, strict=strict, notify=notify)
     texts = published.read_annotations(api, spec.unpublished)
     left = () if spec.publish.condition else condition.read_nodes(api)
@@ -127,11 +130,20 @@ def deploy(api: Api, spec: Spec, scope: Scope = EVERYWHERE, *, seconds: float, n
 
     A node where it does not run in time is a state with its reason, not an exception.
     """
-    before = daemonset.every_pod(api, spec.namespace)
+    spec, before = _fit(api, spec), daemonset.every_pod(api, spec.namespace)
     differences, states = component(spec, scope, before, seconds=seconds).deploy(api, notify)
     differences += _removals(published.remove_annotations(api, spec.unpublished))
     differences += () if spec.publish.condition else tuple(map(_condition, condition.remove(api, notify)))
     return Rollout(differences, states)
+
+
+K0S = "/var/lib/k0s/kubelet"  # source: docs.k0sproject.io, storage: its kubelets' --root-dir
+
+
+def _fit(api: Api, spec: Spec) -> Spec:
+    """The plugin for this cluster's kubelets. Those of k0s have another root; sockets of device plugins are where all have them."""
+    kubelets = [node.kubelet for node in nodes.fetch(api)]
+    return replace(spec, kubelet_root=K0S) if kubelets and all("+k0s" in each for each in kubelets) else spec
 
 
 def component(
