@@ -115,8 +115,7 @@ def _utilization(nvml: Any, handle: Any) -> int:
 
 
 def _process(pid: int) -> str:
-    name = process_name(pid)
-    return f"process {pid} ({name})" if name else f"process {pid}"
+    return f"process {pid} ({name})" if (name := process_name(pid)) else f"process {pid}"
 
 
 def _by_cuda(cuda: Cuda) -> Iterator[Entry]:

@@ -119,7 +119,8 @@ async def page(
     """Every whole GPU's figures in Prometheus' text format, a line for each container that has the GPU, or some of it. `users`:
     samples of `pod_samples`; `xids`: the last of each GPU."""
     gpus = [device for device in devices if device.profile is None]
-    figures = await asyncio.gather(*(_read(handles, device.uuid, calls) for device in gpus))
+    asked = (calls.figures(DEADLINE, read_figures, handles, device.uuid) for device in gpus)
+    figures = await asyncio.gather(*asked)
     having = [labels for name, labels, _ in users if name == "pod_devices"]
     families: dict[str, list[str]] = {}
     for gpu, values in zip(gpus, figures, strict=True):
@@ -140,13 +141,6 @@ async def page(
         if several := families.get(name):
             lines += [f"# HELP {name} {text}", f"# TYPE {name} {kind}", *dict.fromkeys(several)]
     return "".join(f"{line}\n" for line in lines)
-
-
-async def _read(handles: Handles, uuid: str, calls: Calls) -> dict[str, float]:
-    try:
-        return await calls.within(DEADLINE, read_figures, handles, uuid)
-    except asyncio.TimeoutError:
-        return {}
 
 
 def _labels(gpu: Device, hostname: str) -> dict[str, str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from contextlib import suppress
 from typing import Any
 
 from gpunode.contract.offer import Device
@@ -30,7 +30,8 @@ class GpuPage:
 
     async def text(self) -> str:
         gpus = [device for device in self._state.devices if device.profile is None]
-        readings = await asyncio.gather(*(self._reading(device.uuid) for device in gpus))
+        asked = (self._calls.figures(DEADLINE, read_gpu, self._handles, device.uuid) for device in gpus)
+        readings = await asyncio.gather(*asked)
         answer = await self._pods.ask(FRESH) if self._pods_known else None
         users: Mapping[str, tuple[User, ...]] | None = None
         if answer is not None:
@@ -43,12 +44,6 @@ class GpuPage:
                 for device, reading in zip(gpus, readings, strict=True)
             )
         )
-
-    async def _reading(self, uuid: str) -> Reading:
-        try:
-            return await self._calls.within(DEADLINE, read_gpu, self._handles, uuid)
-        except asyncio.TimeoutError:
-            return Reading()
 
 
 def by_gpu(samples: Sequence[Sample], devices: Sequence[Device]) -> Mapping[str, tuple[User, ...]]:
@@ -77,14 +72,17 @@ def offered(gpu: str, state: NodeState) -> tuple[Offered, ...]:
 
 
 def _gpu(
-    device: Device, reading: Reading, state: NodeState, users: Mapping[str, tuple[User, ...]] | None
+    device: Device,
+    reading: Mapping[str, int],
+    state: NodeState,
+    users: Mapping[str, tuple[User, ...]] | None,
 ) -> Gpu:
     return Gpu(
         uuid=device.uuid,
         index=device.index,
         name=device.name,
         memory=device.memory,
-        **asdict(reading),
+        **reading,
         unhealthy=state.unhealthy.get(device.uuid),
         since=state.since.get(device.uuid, ""),
         users=None if users is None else users.get(device.uuid, ()),
@@ -93,33 +91,20 @@ def _gpu(
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Reading:
-    """Bytes of memory in use, percent of time with a kernel running, °C, and processes; None where NVML does not say."""
-
-    used: int | None = None
-    utilization: int | None = None
-    temperature: int | None = None
-    processes: int | None = None
+READS: Mapping[str, Callable[[Any, Any], Any]] = {  # of NVML and a handle
+    "used": lambda nvml, gpu: nvml.nvmlDeviceGetMemoryInfo(gpu).used,
+    "utilization": lambda nvml, gpu: nvml.nvmlDeviceGetUtilizationRates(gpu).gpu,
+    "temperature": lambda nvml, gpu: nvml.nvmlDeviceGetTemperature(gpu, nvml.NVML_TEMPERATURE_GPU),
+    "processes": lambda nvml, gpu: len(nvml.nvmlDeviceGetComputeRunningProcesses(gpu)),
+}
 
 
-def read_gpu(handles: Handles, uuid: str) -> Reading:
-    """The reading of a GPU. Each value that fails is None, so that a GPU that is lost has none."""
-    nvml = handles.nvml
-
-    def asked(ask: Callable[[], Any]) -> int | None:
-        try:
-            return int(ask())
-        except (nvml.NVMLError, AttributeError):  # a library, or a driver, without this function
-            return None
-
-    try:
+def read_gpu(handles: Handles, uuid: str) -> dict[str, int]:
+    """A GPU's values for `Gpu`, as far as NVML gives them: none of one that is lost."""
+    nvml, values = handles.nvml, dict[str, int]()
+    with suppress(nvml.NVMLError):
         handle = handles.of(uuid)
-    except nvml.NVMLError:
-        return Reading()
-    return Reading(
-        used=asked(lambda: nvml.nvmlDeviceGetMemoryInfo(handle).used),
-        utilization=asked(lambda: nvml.nvmlDeviceGetUtilizationRates(handle).gpu),
-        temperature=asked(lambda: nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU)),
-        processes=asked(lambda: len(nvml.nvmlDeviceGetComputeRunningProcesses(handle))),
-    )
+        for name, read in READS.items():
+            with suppress(nvml.NVMLError, AttributeError):  # a library, or a driver, without this function
+                values[name] = int(read(nvml, handle))
+    return values

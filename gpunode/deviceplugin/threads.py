@@ -40,6 +40,15 @@ class Calls:
             raise asyncio.TimeoutError
         return done.result()
 
+    async def figures(
+        self, seconds: float, read: Callable[..., dict[str, T]], *gpu: Hashable
+    ) -> dict[str, T]:
+        """What it reads of a GPU; {} for one that hangs."""
+        try:
+            return await self.within(seconds, read, *gpu)
+        except asyncio.TimeoutError:
+            return {}
+
     def _end(self, key: Hashable, done: asyncio.Future[Any]) -> None:
         del self._made[key]
         done.exception()  # retrieved, else asyncio warns about an exception without a waiter

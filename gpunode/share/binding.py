@@ -122,8 +122,7 @@ class Noting:
         self._tries: Counter[str] = Counter()  # by UID
 
     def tend(self) -> None:
-        """Note those that were tried least, up to a failure, which is logged. So a pod that is always refused delays the others for a
-        round."""
+        """Note those tried least, up to a failure, which is logged: one that is always refused delays the others for a round."""
         waiting = self._ledger.moved_pods()
         self._tries = Counter({moved.uid: self._tries[moved.uid] for moved in waiting})
         for moved in sorted(waiting, key=lambda moved: self._tries[moved.uid])[:MOST_NOTES]:

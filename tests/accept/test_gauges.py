@@ -9,9 +9,7 @@ import pytest
 from gpunode.accept.gauges import Gauges, Lost, Sampler, mig_devices, summary
 from gpunode.deviceplugin.nvml import Nvml, NVMLError
 
-INVALID, UNSUPPORTED = (
-    NVMLError(code) for code in (Nvml.NVML_ERROR_INVALID_ARGUMENT, Nvml.NVML_ERROR_NOT_SUPPORTED)
-)
+INVALID = NVMLError(Nvml.NVML_ERROR_INVALID_ARGUMENT)
 
 
 class Old:
@@ -68,7 +66,8 @@ def test_nvlink_5_has_its_errors_in_fields():
 
 def test_a_disabled_nvlink_hides_none_behind_it():
     """As go-nvlib goes on where a link, or a slot for a MIG device, has no answer."""
-    links = [UNSUPPORTED, 1, 1, UNSUPPORTED, 1, 0]
+    off = NVMLError(Nvml.NVML_ERROR_NOT_SUPPORTED)
+    links = [off, 1, 1, off, 1, 0]
     nvml = Old(nvmlDeviceGetNvLinkState=lambda link: [*links, *[INVALID] * 30][link])
     figures = Gauges(nvml, 0).state()
     assert (figures["nvlink_active"], figures["nvlink_inactive"]) == (3, 1)

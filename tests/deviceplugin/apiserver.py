@@ -9,6 +9,14 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from gpunode.deviceplugin.cluster.apiserver import ApiError, Object
+from gpunode.deviceplugin.cluster.writer import Pending, Write
+
+
+def due(pending: Pending, now: float) -> Write:
+    """The next write, which there is."""
+    write = pending.due(now)
+    assert write is not None
+    return write
 
 
 class FakeApiServer:

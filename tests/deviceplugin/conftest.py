@@ -22,16 +22,28 @@ from .kubelet import FakeKubelet
 from .nvml import FakeNvml
 
 
-@pytest.fixture
-def play(sockets: Path) -> Callable[[Callable[[FakeKubelet], Coroutine[Any, Any, None]]], None]:
-    """Play a scene with a running kubelet; the scene fails if it does not end."""
+@contextlib.asynccontextmanager
+async def running(work: Coroutine[Any, Any, None]) -> AsyncIterator[asyncio.Task[None]]:
+    """A task of it, which is cancelled at the end."""
+    task = asyncio.create_task(work)
+    try:
+        yield task
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
 
-    def run(scene: Callable[[FakeKubelet], Coroutine[Any, Any, None]]) -> None:
+
+@pytest.fixture
+def play(sockets: Path) -> Callable[..., None]:
+    """Play a scene with a running kubelet, beside a plugin if there is one; the scene fails if it does not end."""
+
+    def run(scene: Callable[[FakeKubelet], Coroutine[Any, Any, None]], plugin: Any = None) -> None:
         async def whole() -> None:
             kubelet = FakeKubelet(sockets)
             await kubelet.start()
             try:
-                await asyncio.wait_for(scene(kubelet), 100)
+                async with plugin or contextlib.nullcontext():
+                    await asyncio.wait_for(scene(kubelet), 100)
             finally:
                 await kubelet.stop()
 
@@ -50,7 +62,7 @@ def plugin(sockets: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]
         monkeypatch.setattr(reclaim, name, seconds)
 
     @contextlib.asynccontextmanager
-    async def running(
+    async def started(
         nvml: FakeNvml,
         xid_policy: XidPolicy | None = None,
         *,
@@ -65,11 +77,7 @@ def plugin(sockets: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]
             "recovery_seconds": 0.2,
         }
         config = Config(**{**defaults, **settings})
-        task = asyncio.create_task(serve(nvml, config, xid_policy or XidPolicy(), publisher, health, api))
-        try:
+        async with running(serve(nvml, config, xid_policy or XidPolicy(), publisher, health, api)) as task:
             yield task
-        finally:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
 
-    return running
+    return started

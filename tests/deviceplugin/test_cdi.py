@@ -53,6 +53,14 @@ def put(directory: Path, text: str, name: str = "nvidia.yaml") -> None:
     fresh.rename(directory / name)
 
 
+def offered(directory: Path) -> Specs:
+    """Those of a directory with the toolkit's file, for one GPU."""
+    put(directory, toolkit("GPU-a"))
+    specs = Specs(directory)
+    specs.refresh(names("GPU-a"))
+    return specs
+
+
 def read(directory: Path) -> dict:
     return json.loads((directory / FILE).read_text())
 
@@ -92,9 +100,7 @@ def test_an_image_that_asks_for_all_gpus_does_not_get_them(tmp_path):
 
 def test_a_new_driver_or_device_comes_over_and_nothing_is_written_otherwise(tmp_path):
     """The toolkit's file is followed; ours keeps its inode while nothing changes, so that no runtime reads it anew."""
-    put(tmp_path, toolkit("GPU-a"))
-    specs = Specs(tmp_path)
-    specs.refresh(names("GPU-a"))
+    specs = offered(tmp_path)
     before = (tmp_path / FILE).stat().st_ino
     assert specs.refresh(names("GPU-a")) == {}
     assert (tmp_path / FILE).stat().st_ino == before
@@ -122,9 +128,7 @@ def test_a_container_of_an_earlier_configuration_can_start_again(tmp_path):
 
 def test_a_file_that_somebody_removed_or_broke_is_made_again(tmp_path):
     """It is looked at every few seconds."""
-    put(tmp_path, toolkit("GPU-a"))
-    specs = Specs(tmp_path)
-    specs.refresh(names("GPU-a"))
+    specs = offered(tmp_path)
     good = read(tmp_path)
     for spoil in (lambda path: path.unlink(), lambda path: path.write_bytes(b'{"devices": [{"na')):
         spoil(tmp_path / FILE)
@@ -155,9 +159,7 @@ def test_an_allocation_is_a_device_with_its_own_variables(tmp_path):
 
 def test_allocations_outlive_the_plugin_and_follow_the_driver(tmp_path):
     """A container that starts anew asks for the name it was given; its edits are those of today's driver."""
-    put(tmp_path, toolkit("GPU-a"))
-    specs = Specs(tmp_path)
-    specs.refresh(names("GPU-a"))
+    specs = offered(tmp_path)
     specs.write(["GPU-a::0"], ["GPU-a"], {"LIMIT": "1"})
     put(tmp_path, toolkit("GPU-a", additionalGids=[44]))
     assert Specs(tmp_path).refresh(names("GPU-a")) == {}
@@ -174,9 +176,7 @@ def env_of_allocations(directory: Path) -> dict[str, list[str]]:
 
 def test_an_init_container_keeps_what_it_was_given_when_its_pod_is_given_the_units_again(tmp_path):
     """The kubelet asks for all containers before the first one starts, and lets them have an init container's units."""
-    put(tmp_path, toolkit("GPU-a"))
-    specs = Specs(tmp_path)
-    specs.refresh(names("GPU-a"))
+    specs = offered(tmp_path)
     specs.write(["GPU-a::1", "GPU-a::2"], ["GPU-a"], {"LIMIT": "init"})
     specs.write(["GPU-a::1"], ["GPU-a"], {"LIMIT": "second init"})
     specs.write(["GPU-a::0", "GPU-a::1", "GPU-a::2"], ["GPU-a"], {"LIMIT": "app"})
@@ -190,9 +190,7 @@ def test_an_init_container_keeps_what_it_was_given_when_its_pod_is_given_the_uni
 
 def test_allocations_whose_units_were_given_again_go_in_time(tmp_path):
     """The kubelet says nothing when a container ends: without an end the file would grow and grow."""
-    put(tmp_path, toolkit("GPU-a"))
-    specs = Specs(tmp_path)
-    specs.refresh(names("GPU-a"))
+    specs = offered(tmp_path)
     specs.write(["GPU-a::5000"], ["GPU-a"], {"LIMIT": "runs on"})
     for number in range(1, 100):
         specs.write([f"GPU-a::{n:02}" for n in range(number)], ["GPU-a"], {"LIMIT": str(number)})
@@ -339,9 +337,7 @@ def full(*_: object) -> None:
 
 def test_a_full_disk_is_reported_and_leaves_the_file_as_it_was(tmp_path, monkeypatch):
     """The disk is full when the content is to be made safe: what was half written goes, the old file stays."""
-    put(tmp_path, toolkit("GPU-a"))
-    specs = Specs(tmp_path)
-    specs.refresh(names("GPU-a"))
+    specs = offered(tmp_path)
     before = read(tmp_path)
     with monkeypatch.context() as patched:
         patched.setattr(cdi.os, "fsync", full)
@@ -385,36 +381,34 @@ def test_a_directory_that_is_not_there_is_reported(tmp_path):
 def test_cdi_reaches_the_kubelet_and_the_disk(play, plugin, tmp_path, by, name):
     """By an annotation, and by the field of kubelets since 1.28; the names are in the specification by then."""
     put(tmp_path, toolkit("GPU-a"))
+    strategies = ("cdi-cri", "cdi-annotations")
+    settings = {"device_list_strategy": strategies, "device_id_strategy": by}
 
     async def scene(kubelet: FakeKubelet) -> None:
-        strategies = ("cdi-cri", "cdi-annotations")
-        settings = {"device_list_strategy": strategies, "device_id_strategy": by}
-        async with plugin(FakeNvml(Gpu("GPU-a")), cdi_directory=str(tmp_path), **settings):
-            await kubelet.until(kubelet.devices)
-            assert set(named(tmp_path)) == {name}
-            answer = await kubelet.allocate("GPU-a")
-            assert [device.name for device in answer.cdi_devices] == [f"{KIND}={name}"]
-            assert answer.annotations == {"cdi.k8s.io/gpunode_gpu": f"{KIND}={name}"}
+        await kubelet.until(kubelet.devices)
+        assert set(named(tmp_path)) == {name}
+        answer = await kubelet.allocate("GPU-a")
+        assert [device.name for device in answer.cdi_devices] == [f"{KIND}={name}"]
+        assert answer.annotations == {"cdi.k8s.io/gpunode_gpu": f"{KIND}={name}"}
 
-    play(scene)
+    play(scene, plugin(FakeNvml(Gpu("GPU-a")), cdi_directory=str(tmp_path), **settings))
 
 
 def test_a_device_without_a_cdi_name_is_unhealthy_until_it_has_one(play, plugin, tmp_path):
     """So its pods wait instead of failing one after the other; an allocation under way is refused with the reason."""
     put(tmp_path, toolkit("GPU-a"))
+    nvml = FakeNvml(Gpu("GPU-a"), Gpu("GPU-b"))
 
     async def scene(kubelet: FakeKubelet) -> None:
-        nvml = FakeNvml(Gpu("GPU-a"), Gpu("GPU-b"))
-        async with plugin(nvml, device_list_strategy=("cdi-cri",), cdi_directory=str(tmp_path)):
-            await kubelet.until(lambda: kubelet.devices() == {"GPU-a": "Healthy", "GPU-b": "Unhealthy"})
-            with pytest.raises(grpc.aio.AioRpcError, match="device GPU-b is not in "):
-                await kubelet.allocate("GPU-b")
-            await kubelet.allocate("GPU-a")
-            put(tmp_path, toolkit("GPU-a", "GPU-b"))
-            await kubelet.until(lambda: kubelet.devices() == {"GPU-a": "Healthy", "GPU-b": "Healthy"})
+        await kubelet.until(lambda: kubelet.devices() == {"GPU-a": "Healthy", "GPU-b": "Unhealthy"})
+        with pytest.raises(grpc.aio.AioRpcError, match="device GPU-b is not in "):
             await kubelet.allocate("GPU-b")
+        await kubelet.allocate("GPU-a")
+        put(tmp_path, toolkit("GPU-a", "GPU-b"))
+        await kubelet.until(lambda: kubelet.devices() == {"GPU-a": "Healthy", "GPU-b": "Healthy"})
+        await kubelet.allocate("GPU-b")
 
-    play(scene)
+    play(scene, plugin(nvml, device_list_strategy=("cdi-cri",), cdi_directory=str(tmp_path)))
 
 
 def test_a_slow_disk_keeps_nobody_else_waiting(play, plugin, tmp_path, monkeypatch):
@@ -426,21 +420,21 @@ def test_a_slow_disk_keeps_nobody_else_waiting(play, plugin, tmp_path, monkeypat
         go_on.wait(30)
         fsync(handle)
 
+    nvml = FakeNvml(Gpu("GPU-a"), Gpu("GPU-b"))
+
     async def scene(kubelet: FakeKubelet) -> None:
-        nvml = FakeNvml(Gpu("GPU-a"), Gpu("GPU-b"))
-        async with plugin(nvml, device_list_strategy=("cdi-cri",), cdi_directory=str(tmp_path)):
-            await kubelet.until(lambda: kubelet.devices() == {"GPU-a": "Healthy", "GPU-b": "Unhealthy"})
-            monkeypatch.setattr(os, "fsync", slow)
-            put(tmp_path, toolkit("GPU-a", "GPU-b"))
-            while not list(tmp_path.glob("*.new")):
-                await asyncio.sleep(0.01)
-            await kubelet.allocate("GPU-a")
-            assert kubelet.devices()["GPU-b"] == "Unhealthy"
-            go_on.set()
-            await kubelet.until(lambda: kubelet.devices()["GPU-b"] == "Healthy")
+        await kubelet.until(lambda: kubelet.devices() == {"GPU-a": "Healthy", "GPU-b": "Unhealthy"})
+        monkeypatch.setattr(os, "fsync", slow)
+        put(tmp_path, toolkit("GPU-a", "GPU-b"))
+        while not list(tmp_path.glob("*.new")):
+            await asyncio.sleep(0.01)
+        await kubelet.allocate("GPU-a")
+        assert kubelet.devices()["GPU-b"] == "Unhealthy"
+        go_on.set()
+        await kubelet.until(lambda: kubelet.devices()["GPU-b"] == "Healthy")
 
     try:
-        play(scene)
+        play(scene, plugin(nvml, device_list_strategy=("cdi-cri",), cdi_directory=str(tmp_path)))
     finally:
         go_on.set()
 
@@ -475,15 +469,14 @@ def test_gpudirect_storage_comes_by_cdi_too_where_the_toolkit_specified_it(play,
     storage = {"name": "all", "containerEdits": {"deviceNodes": [{"path": "/dev/nvidia-fs0"}]}}
     gds = {"cdiVersion": "0.5.0", "kind": "nvidia.com/gds", "devices": [storage]}
     put(tmp_path, json.dumps(gds), "nvidia-gds.json")
+    settings = {"device_list_strategy": ("cdi-cri",), "cdi_directory": str(tmp_path)}
 
     async def scene(kubelet: FakeKubelet) -> None:
-        settings = {"device_list_strategy": ("cdi-cri",), "cdi_directory": str(tmp_path)}
-        async with plugin(FakeNvml(Gpu("GPU-a")), gds_enabled=True, mofed_enabled=True, **settings):
-            await kubelet.until(kubelet.devices)
-            answer = await kubelet.allocate("GPU-a")
-            assert [device.name for device in answer.cdi_devices] == [f"{KIND}=GPU-a", "nvidia.com/gds=all"]
+        await kubelet.until(kubelet.devices)
+        answer = await kubelet.allocate("GPU-a")
+        assert [device.name for device in answer.cdi_devices] == [f"{KIND}=GPU-a", "nvidia.com/gds=all"]
 
-    play(scene)
+    play(scene, plugin(FakeNvml(Gpu("GPU-a")), gds_enabled=True, mofed_enabled=True, **settings))
     assert "containers get no mofed" in caplog.text
     assert f"--mode=mofed --class=mofed --output={tmp_path}/nvidia-mofed.yaml" in caplog.text
     assert caplog.text.count("containers get no") == 1

@@ -120,8 +120,7 @@ def test_a_gpu_that_hangs_costs_its_own_figures_alone(monkeypatch) -> None:
 
 
 def test_a_scrape_has_them_with_pods_and_the_last_xid(play, plugin, sockets) -> None:
-    port, socket = free_port(), sockets / "pods" / "kubelet.sock"
-    socket.parent.mkdir()
+    port, socket = free_port(), sockets / "pods.sock"
 
     async def scene(kubelet: FakeKubelet) -> None:
         settings = {

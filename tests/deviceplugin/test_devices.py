@@ -81,11 +81,10 @@ def test_numa_nodes_reach_the_kubelet(play, plugin, monkeypatch):
     )
 
     async def scene(kubelet: FakeKubelet) -> None:
-        async with plugin(FakeNvml(Gpu("GPU-a"), Gpu("GPU-b", bus="00000000:D8:00.0"))):
-            await kubelet.until(kubelet.devices)
-            assert kubelet.plugins["nvidia.com/gpu"].numa == {"GPU-a": [0], "GPU-b": []}
+        await kubelet.until(kubelet.devices)
+        assert kubelet.plugins["nvidia.com/gpu"].numa == {"GPU-a": [0], "GPU-b": []}
 
-    play(scene)
+    play(scene, plugin(FakeNvml(Gpu("GPU-a"), Gpu("GPU-b", bus="00000000:D8:00.0"))))
 
 
 def test_mig_devices_carry_profile_instance_and_nodes(tmp_path):
@@ -102,16 +101,16 @@ def test_mig_devices_carry_profile_instance_and_nodes(tmp_path):
 
 def test_a_mig_device_that_may_not_be_seen_leaves_the_others_offered(play, plugin, caplog):
     """Without CAP_SYS_ADMIN NVML refuses questions about its instances: it is named, with the fix."""
+    unseen = Mig("MIG-2", instance=(2, 0), error=pynvml.NVML_ERROR_NO_PERMISSION)
 
     async def scene(kubelet: FakeKubelet) -> None:
-        unseen = Mig("MIG-2", instance=(2, 0), error=pynvml.NVML_ERROR_NO_PERMISSION)
-        async with plugin(
-            FakeNvml(h100("GPU-a", Mig("MIG-1"), unseen), Gpu("GPU-b", minor=1)), mig_strategy="mixed"
-        ):
-            await kubelet.until(lambda: kubelet.devices() == {"GPU-b": "Healthy"})
-            await kubelet.until(lambda: kubelet.devices("nvidia.com/mig-1g.10gb") == {"MIG-1": "Healthy"})
+        await kubelet.until(lambda: kubelet.devices() == {"GPU-b": "Healthy"})
+        await kubelet.until(lambda: kubelet.devices("nvidia.com/mig-1g.10gb") == {"MIG-1": "Healthy"})
 
-    play(scene)
+    play(
+        scene,
+        plugin(FakeNvml(h100("GPU-a", Mig("MIG-1"), unseen), Gpu("GPU-b", minor=1)), mig_strategy="mixed"),
+    )
     (lost,) = status.loads(status.find_last(caplog.text) or "").lost
     assert (lost.index, lost.code, lost.listed) == ("0:1", "nvml-no-permission", False)
     assert "MIG device 0:1 is not offered" in lost.sentence
@@ -300,63 +299,59 @@ def test_a_gpu_that_is_left_out_again_is_said_again(play, plugin, caplog):
 
 def test_an_xid_of_one_mig_device_leaves_its_neighbour_alone(play, plugin):
     """Events of MIG devices carry the instance; events without one concern all parts of the GPU."""
+    gpu = h100("GPU-a", Mig("MIG-1", instance=(1, 0)), Mig("MIG-2", instance=(2, 0)))
+    name = "nvidia.com/mig-1g.10gb"
 
     async def scene(kubelet: FakeKubelet) -> None:
-        gpu = h100("GPU-a", Mig("MIG-1", instance=(1, 0)), Mig("MIG-2", instance=(2, 0)))
-        name = "nvidia.com/mig-1g.10gb"
-        async with plugin(FakeNvml(gpu), mig_strategy="mixed"):
-            await kubelet.until(lambda: kubelet.devices(name) and gpu.sets)
-            gpu.raise_xid(95, (2, 0))
-            await kubelet.until(lambda: kubelet.devices(name) == {"MIG-1": "Healthy", "MIG-2": "Unhealthy"})
-            gpu.raise_xid(95)
-            await kubelet.until(lambda: kubelet.devices(name) == {"MIG-1": "Unhealthy", "MIG-2": "Unhealthy"})
+        await kubelet.until(lambda: kubelet.devices(name) and gpu.sets)
+        gpu.raise_xid(95, (2, 0))
+        await kubelet.until(lambda: kubelet.devices(name) == {"MIG-1": "Healthy", "MIG-2": "Unhealthy"})
+        gpu.raise_xid(95)
+        await kubelet.until(lambda: kubelet.devices(name) == {"MIG-1": "Unhealthy", "MIG-2": "Unhealthy"})
 
-    play(scene)
+    play(scene, plugin(FakeNvml(gpu), mig_strategy="mixed"))
 
 
 def test_an_xid_of_a_gpu_instance_concerns_its_compute_instances_alone(play, plugin):
     """Such an event names no compute instance; those of the other GPU instance go on. An event of an instance that the plugin does not
     know may concern any."""
+    gpu = h100("GPU-a", *(Mig(f"MIG-{gi}{ci}", instance=(gi, ci)) for gi, ci in ((1, 0), (1, 1), (2, 0))))
+    name = "nvidia.com/mig-1g.10gb"
 
     async def scene(kubelet: FakeKubelet) -> None:
-        gpu = h100("GPU-a", *(Mig(f"MIG-{gi}{ci}", instance=(gi, ci)) for gi, ci in ((1, 0), (1, 1), (2, 0))))
-        name = "nvidia.com/mig-1g.10gb"
-        async with plugin(FakeNvml(gpu), mig_strategy="mixed", recovery_seconds=60.0):
-            await kubelet.until(lambda: kubelet.devices(name) and gpu.sets)
-            gpu.raise_xid(95, (1, 0xFFFFFFFF))
-            here = {"MIG-10": "Unhealthy", "MIG-11": "Unhealthy", "MIG-20": "Healthy"}
-            await kubelet.until(lambda: kubelet.devices(name) == here)
-            gpu.raise_xid(95, (7, 0))
-            await kubelet.until(lambda: kubelet.devices(name) == dict.fromkeys(here, "Unhealthy"))
+        await kubelet.until(lambda: kubelet.devices(name) and gpu.sets)
+        gpu.raise_xid(95, (1, 0xFFFFFFFF))
+        here = {"MIG-10": "Unhealthy", "MIG-11": "Unhealthy", "MIG-20": "Healthy"}
+        await kubelet.until(lambda: kubelet.devices(name) == here)
+        gpu.raise_xid(95, (7, 0))
+        await kubelet.until(lambda: kubelet.devices(name) == dict.fromkeys(here, "Unhealthy"))
 
-    play(scene)
+    play(scene, plugin(FakeNvml(gpu), mig_strategy="mixed", recovery_seconds=60.0))
 
 
 def test_devices_that_come_and_go_while_running(play, plugin):
     """A second GPU appears, then the first vanishes; a resource without devices is told as empty, not withdrawn."""
+    nvml = FakeNvml(Gpu("GPU-a"))
 
     async def scene(kubelet: FakeKubelet) -> None:
-        nvml = FakeNvml(Gpu("GPU-a"))
-        async with plugin(nvml):
-            await kubelet.until(lambda: kubelet.devices() == {"GPU-a": "Healthy"})
-            nvml.gpus.append(Gpu("GPU-b", minor=1))
-            await kubelet.until(lambda: kubelet.devices() == {"GPU-a": "Healthy", "GPU-b": "Healthy"})
-            del nvml.gpus[0]
-            await kubelet.until(lambda: kubelet.devices() == {"GPU-b": "Healthy"})
-            nvml.gpus.clear()
-            await kubelet.until(lambda: kubelet.plugins["nvidia.com/gpu"].lists[-1] == {})
+        await kubelet.until(lambda: kubelet.devices() == {"GPU-a": "Healthy"})
+        nvml.gpus.append(Gpu("GPU-b", minor=1))
+        await kubelet.until(lambda: kubelet.devices() == {"GPU-a": "Healthy", "GPU-b": "Healthy"})
+        del nvml.gpus[0]
+        await kubelet.until(lambda: kubelet.devices() == {"GPU-b": "Healthy"})
+        nvml.gpus.clear()
+        await kubelet.until(lambda: kubelet.plugins["nvidia.com/gpu"].lists[-1] == {})
 
-    play(scene)
+    play(scene, plugin(nvml))
 
 
 def test_one_gpu_that_cannot_be_described_does_not_hide_the_others(play, plugin, caplog):
     """A GPU that is lost before the plugin starts has no UUID to offer; the log says why it is missing."""
 
     async def scene(kubelet: FakeKubelet) -> None:
-        async with plugin(FakeNvml(Gpu("GPU-a", error=pynvml.NVML_ERROR_GPU_IS_LOST), Gpu("GPU-b", minor=1))):
-            await kubelet.until(lambda: kubelet.devices() == {"GPU-b": "Healthy"})
+        await kubelet.until(lambda: kubelet.devices() == {"GPU-b": "Healthy"})
 
-    play(scene)
+    play(scene, plugin(FakeNvml(Gpu("GPU-a", error=pynvml.NVML_ERROR_GPU_IS_LOST), Gpu("GPU-b", minor=1))))
     assert "GPU 0 is not offered: NVML: GPU is lost" in caplog.text
 
 
@@ -374,33 +369,31 @@ def test_nvml_that_cannot_start_is_fatal_unless_told_otherwise(play, plugin):
 
 def test_nvml_that_cannot_start_is_waited_for_when_told_so(play, plugin, caplog):
     """--fail-on-init-error=false: the reason is logged once, and GPUs are offered as soon as NVML works."""
+    nvml = FakeNvml(Gpu("GPU-a"), init_error=pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH)
 
     async def scene(kubelet: FakeKubelet) -> None:
-        nvml = FakeNvml(Gpu("GPU-a"), init_error=pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH)
-        async with plugin(nvml, fail_on_init_error=False):
-            while "no GPU can be offered" not in caplog.text:
-                await asyncio.sleep(0.01)
-            nvml.init_error = None
-            await kubelet.until(lambda: kubelet.devices() == {"GPU-a": "Healthy"})
+        while "no GPU can be offered" not in caplog.text:
+            await asyncio.sleep(0.01)
+        nvml.init_error = None
+        await kubelet.until(lambda: kubelet.devices() == {"GPU-a": "Healthy"})
 
-    play(scene)
+    play(scene, plugin(nvml, fail_on_init_error=False))
     messages = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
     assert sum("Driver/library version mismatch" in message for message in messages) == 1
 
 
 def test_a_node_without_gpus_registers_nothing_and_says_so(play, plugin, caplog):
     """No empty resource appears on such a node; a GPU that comes later is offered."""
+    nvml = FakeNvml()
 
     async def scene(kubelet: FakeKubelet) -> None:
-        nvml = FakeNvml()
-        async with plugin(nvml):
-            while "no GPU on this node" not in caplog.text:
-                await asyncio.sleep(0.01)
-            assert not kubelet.requests
-            nvml.gpus.append(Gpu("GPU-a"))
-            await kubelet.until(lambda: kubelet.devices() == {"GPU-a": "Healthy"})
+        while "no GPU on this node" not in caplog.text:
+            await asyncio.sleep(0.01)
+        assert not kubelet.requests
+        nvml.gpus.append(Gpu("GPU-a"))
+        await kubelet.until(lambda: kubelet.devices() == {"GPU-a": "Healthy"})
 
-    play(scene)
+    play(scene, plugin(nvml))
 
 
 def test_an_error_without_a_known_meaning_is_shown_as_nvml_words():

@@ -20,6 +20,8 @@ from gpunode.deviceplugin.cluster.events import (
     events_between,
 )
 
+from .apiserver import due
+
 XID = NodeEvent("GPUUnhealthy", "GPU 0 is Unhealthy: Xid 79")
 NOW = 1_700_000_000.0
 
@@ -37,8 +39,7 @@ def test_an_event_is_about_the_node_as_kubectl_describe_looks_for_it() -> None:
     """By kind, name and, as kubelets write it, the name as uid; in the namespace of what has none."""
     events = PendingEvents("gpu-01")
     events.add(XID, NOW)
-    write = events.due(NOW)
-    assert write is not None
+    write = due(events, NOW)
     assert (write.method, write.path) == ("POST", "/api/v1/namespaces/default/events")
     body = write.body
     assert {key: body["involvedObject"][key] for key in ("kind", "name", "uid")} == {
@@ -58,9 +59,7 @@ def test_what_is_said_again_is_counted() -> None:
     ((_, made),) = written(events)
     for second in (1, 2, 3):
         events.add(XID, NOW + second)
-    write = events.due(NOW + 3)
-    assert write is not None
-    assert write.path.endswith(f"/{made['metadata']['name']}")
+    assert due(events, NOW + 3).path.endswith(f"/{made['metadata']['name']}")
     ((method, body),) = written(events, NOW + 3)
     assert (method, body["count"], body["lastTimestamp"]) == ("PATCH", 4, "2023-11-14T22:13:23Z")
 
@@ -95,9 +94,7 @@ def test_an_event_that_the_cluster_has_forgotten_is_made_again() -> None:
     events.add(XID, NOW)
     ((_, first),) = written(events)
     events.add(XID, NOW + 7200)
-    write = events.due(NOW + 7200)
-    assert write is not None
-    assert events.done(write, 404, NOW + 7200)
+    assert events.done(due(events, NOW + 7200), 404, NOW + 7200)
     ((method, again),) = written(events, NOW + 7200)
     assert (method, again["count"]) == ("POST", 1)
     assert again["metadata"]["name"] != first["metadata"]["name"]
@@ -108,12 +105,10 @@ def test_an_answer_that_was_lost_makes_no_second_object() -> None:
     """The retry finds its own object there."""
     events = PendingEvents("gpu-01")
     events.add(XID, NOW)
-    write = events.due(NOW)
-    assert write is not None
+    write = due(events, NOW)
     assert not events.done(write, 0, NOW)
-    again = events.due(NOW)
-    assert again == write
-    assert events.done(again, 409, NOW)
+    assert events.due(NOW) == write
+    assert events.done(write, 409, NOW)
     assert events.due(NOW) is None
 
 

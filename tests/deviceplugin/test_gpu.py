@@ -26,6 +26,7 @@ from gpunode.deviceplugin.mps.daemons import PROGRAM, Daemon
 from gpunode.deviceplugin.mps.report import pipe_path
 from gpunode.deviceplugin.nvml import Nvml, NVMLError
 
+from .conftest import running
 from .kubelet import FakeKubelet
 from .test_mps_daemon import Modes
 from .test_process import started
@@ -222,8 +223,7 @@ def test_mps_enforces_a_memory_limit(sockets, uuid):
     async def scene() -> None:
         said: asyncio.Queue[str | None] = asyncio.Queue()
         daemon = Daemon(uuid, ClientLimits(4096, 50), str(sockets), Modes(), said.put_nowait, 1.0)
-        running = asyncio.create_task(daemon.run())
-        try:
+        async with running(daemon.run()):
             assert await asyncio.wait_for(said.get(), 30) is None
             environment = {**os.environ, "CUDA_MPS_PIPE_DIRECTORY": str(pipe_path(str(sockets), uuid))}
             client = await asyncio.create_subprocess_exec(
@@ -232,9 +232,6 @@ def test_mps_enforces_a_memory_limit(sockets, uuid):
             output = (await asyncio.wait_for(client.communicate(), 30))[0].decode()
             print(f"of a client: memory, 3000 MiB, 6000 MiB: {output}")
             assert output.split()[1:] == ["True", "False"]
-        finally:
-            running.cancel()
-            await asyncio.gather(running, return_exceptions=True)
 
     asyncio.run(scene())
 

@@ -8,7 +8,7 @@ from pynvml import NVML_ERROR_GPU_IS_LOST
 from gpunode.contract import usage
 from gpunode.contract.offer import Device
 from gpunode.contract.status import Reason
-from gpunode.deviceplugin.gpupage import Reading, by_gpu, read_gpu
+from gpunode.deviceplugin.gpupage import by_gpu, read_gpu
 from gpunode.deviceplugin.state import NodeState
 
 from .kubelet import FakeKubelet
@@ -20,15 +20,13 @@ from .test_podresources import Lister, pod
 def test_a_reading_lacks_what_nvml_does_not_say() -> None:
     """A temperature that the GPU does not report, and everything of one that is lost."""
     taken = handles(Gpu("GPU-b", error=NVML_ERROR_GPU_IS_LOST), Gpu("GPU-a", pids=(1, 2)))
-    assert read_gpu(taken, "GPU-a") == Reading(used=4 * GIB, utilization=97, temperature=None, processes=2)
-    assert read_gpu(taken, "GPU-b") == Reading()
-    assert read_gpu(taken, "GPU-gone") == Reading()
+    assert read_gpu(taken, "GPU-a") == {"used": 4 * GIB, "utilization": 97, "processes": 2}
+    assert read_gpu(taken, "GPU-b") == read_gpu(taken, "GPU-gone") == {}
 
 
 def test_the_probes_port_serves_the_page(play, plugin, sockets) -> None:
     """With each container that has a GPU, and without metrics being asked for."""
-    port, socket = free_port(), sockets / "pods" / "kubelet.sock"
-    socket.parent.mkdir()
+    port, socket = free_port(), sockets / "pods.sock"
 
     async def scene(kubelet: FakeKubelet) -> None:
         settings = {"probe_address": f"127.0.0.1:{port}", "pod_resources_socket": str(socket)}

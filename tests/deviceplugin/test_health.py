@@ -47,38 +47,36 @@ def test_a_fatal_xid_takes_its_gpu_out_and_quiet_brings_it_back(play, plugin, ca
 
 def test_an_application_xid_is_not_held_against_the_gpu(play, plugin, caplog):
     """Xid 13 is a program's fault; a fatal one right behind it shows that events do arrive."""
+    a, b, nvml = pair()
 
     async def scene(kubelet: FakeKubelet) -> None:
-        a, b, nvml = pair()
-        async with plugin(nvml):
-            await kubelet.until(lambda: kubelet.devices() == BOTH_WELL and a.sets and b.sets)
-            a.raise_xid(13)
-            while "Xid 13" not in caplog.text:
-                await asyncio.sleep(0.01)
-            b.raise_xid(48)
-            await kubelet.until(lambda: kubelet.devices() == {"GPU-a": "Healthy", "GPU-b": "Unhealthy"})
+        await kubelet.until(lambda: kubelet.devices() == BOTH_WELL and a.sets and b.sets)
+        a.raise_xid(13)
+        while "Xid 13" not in caplog.text:
+            await asyncio.sleep(0.01)
+        b.raise_xid(48)
+        await kubelet.until(lambda: kubelet.devices() == {"GPU-a": "Healthy", "GPU-b": "Unhealthy"})
 
     caplog.set_level("INFO")
-    play(scene)
+    play(scene, plugin(nvml))
 
 
 def test_a_lost_gpu_is_unhealthy_until_it_answers_again(play, plugin, caplog):
     """Lost and brought back; the other GPU can be allocated all the while, the lost one cannot."""
+    a, _, nvml = pair()
 
     async def scene(kubelet: FakeKubelet) -> None:
-        a, _, nvml = pair()
-        async with plugin(nvml):
-            await kubelet.until(lambda: kubelet.devices() == BOTH_WELL)
-            a.error = pynvml.NVML_ERROR_GPU_IS_LOST
-            await kubelet.until(lambda: kubelet.devices() == ONE_SICK)
-            assert (await kubelet.allocate("GPU-b")).envs == {"NVIDIA_VISIBLE_DEVICES": "GPU-b"}
-            with pytest.raises(Exception, match="device GPU-a is unhealthy: NVML: GPU is lost"):
-                await kubelet.allocate("GPU-a")
-            assert await kubelet.prefer(["GPU-a", "GPU-b"], [], 1) == ["GPU-b"]
-            a.error = None
-            await kubelet.until(lambda: kubelet.devices() == BOTH_WELL)
+        await kubelet.until(lambda: kubelet.devices() == BOTH_WELL)
+        a.error = pynvml.NVML_ERROR_GPU_IS_LOST
+        await kubelet.until(lambda: kubelet.devices() == ONE_SICK)
+        assert (await kubelet.allocate("GPU-b")).envs == {"NVIDIA_VISIBLE_DEVICES": "GPU-b"}
+        with pytest.raises(Exception, match="device GPU-a is unhealthy: NVML: GPU is lost"):
+            await kubelet.allocate("GPU-a")
+        assert await kubelet.prefer(["GPU-a", "GPU-b"], [], 1) == ["GPU-b"]
+        a.error = None
+        await kubelet.until(lambda: kubelet.devices() == BOTH_WELL)
 
-    play(scene)
+    play(scene, plugin(nvml))
 
 
 def test_a_lost_gpu_makes_no_other_one_unhealthy(play, plugin, caplog):
@@ -228,31 +226,30 @@ def test_gpus_that_are_slow_are_described_side_by_side(play, plugin):
                 self.set()
             return True
 
-    async def scene(kubelet: FakeKubelet) -> None:
-        gpus = [Gpu(f"GPU-{n}", minor=n, hang=Slow()) for n in range(4)]
-        async with plugin(FakeNvml(*gpus, Gpu("GPU-4", minor=4))):
-            await kubelet.until(lambda: len(kubelet.devices()) == 5)
+    gpus = [Gpu(f"GPU-{n}", minor=n, hang=Slow()) for n in range(4)]
 
-    play(scene)
+    async def scene(kubelet: FakeKubelet) -> None:
+        await kubelet.until(lambda: len(kubelet.devices()) == 5)
+
+    play(scene, plugin(FakeNvml(*gpus, Gpu("GPU-4", minor=4))))
 
 
 def test_a_gpu_that_hangs_nvml_does_not_stop_the_others(play, plugin, monkeypatch):
     """NVML does not come back for one GPU: that one is Unhealthy, and Healthy when it answers again."""
     monkeypatch.setattr(watch, "DEADLINE", 0.2)
     monkeypatch.setattr(discovery, "DEADLINE", 0.2)
+    a, _, nvml = pair()
 
     async def scene(kubelet: FakeKubelet) -> None:
-        a, _, nvml = pair()
-        async with plugin(nvml):
-            await kubelet.until(lambda: kubelet.devices() == BOTH_WELL)
-            a.hang = threading.Event()
-            await kubelet.until(lambda: kubelet.devices() == ONE_SICK)
-            assert (await kubelet.allocate("GPU-b")).envs
-            hung, a.hang = a.hang, None
-            hung.set()
-            await kubelet.until(lambda: kubelet.devices() == BOTH_WELL)
+        await kubelet.until(lambda: kubelet.devices() == BOTH_WELL)
+        a.hang = threading.Event()
+        await kubelet.until(lambda: kubelet.devices() == ONE_SICK)
+        assert (await kubelet.allocate("GPU-b")).envs
+        hung, a.hang = a.hang, None
+        hung.set()
+        await kubelet.until(lambda: kubelet.devices() == BOTH_WELL)
 
-    play(scene)
+    play(scene, plugin(nvml))
 
 
 def test_a_gpu_that_hangs_for_long_costs_no_more_threads(play, plugin, monkeypatch):
@@ -299,16 +296,15 @@ def test_a_gpu_that_hangs_for_long_costs_no_more_threads(play, plugin, monkeypat
 )
 def test_what_the_driver_says_of_a_gpu_counts(play, plugin, caplog, change, why):
     """A recovery action that the driver asks for, or a failed row remap, makes the GPU Unhealthy."""
+    a, _, nvml = pair()
 
     async def scene(kubelet: FakeKubelet) -> None:
-        a, _, nvml = pair()
-        async with plugin(nvml):
-            await kubelet.until(lambda: kubelet.devices() == BOTH_WELL)
-            for name, value in change.items():
-                setattr(a, name, value)
-            await kubelet.until(lambda: kubelet.devices() == ONE_SICK)
+        await kubelet.until(lambda: kubelet.devices() == BOTH_WELL)
+        for name, value in change.items():
+            setattr(a, name, value)
+        await kubelet.until(lambda: kubelet.devices() == ONE_SICK)
 
-    play(scene)
+    play(scene, plugin(nvml))
     assert why in caplog.text
 
 
@@ -318,44 +314,42 @@ OLD = {"action": None}  # a driver before about R560
 @pytest.mark.parametrize(("xid", "ends"), [(48, True), (79, False), (54, False)])
 def test_an_xid_lasts_until_its_reset_or_a_boot(play, plugin, caplog, xid, ends):
     """Where the driver reports no recovery action: no quiet time ends it, and a reset of the GPU only what it can end."""
+    a, b, nvml = pair()
+    a.action, a.energy = None, 5000
 
     async def scene(kubelet: FakeKubelet) -> None:
-        a, b, nvml = pair()
-        a.action, a.energy = None, 5000
-        async with plugin(nvml):
-            await kubelet.until(lambda: kubelet.devices() == BOTH_WELL and a.sets and b.sets)
-            a.raise_xid(xid)
-            await kubelet.until(lambda: kubelet.devices() == ONE_SICK)
-            for energy in (6000, 10):  # the counter begins again with a reset
-                a.energy = energy
-                b.raise_xid(48)  # its driver decides, so it is Healthy again after the quiet time
-                await kubelet.until(lambda: kubelet.devices()["GPU-b"] == "Unhealthy")
-                await kubelet.until(lambda: kubelet.devices()["GPU-b"] == "Healthy")
-                if energy == 6000:
-                    assert kubelet.devices() == ONE_SICK
-            if ends:
-                await kubelet.until(lambda: kubelet.devices() == BOTH_WELL)
-            else:
+        await kubelet.until(lambda: kubelet.devices() == BOTH_WELL and a.sets and b.sets)
+        a.raise_xid(xid)
+        await kubelet.until(lambda: kubelet.devices() == ONE_SICK)
+        for energy in (6000, 10):  # the counter begins again with a reset
+            a.energy = energy
+            b.raise_xid(48)  # its driver decides, so it is Healthy again after the quiet time
+            await kubelet.until(lambda: kubelet.devices()["GPU-b"] == "Unhealthy")
+            await kubelet.until(lambda: kubelet.devices()["GPU-b"] == "Healthy")
+            if energy == 6000:
                 assert kubelet.devices() == ONE_SICK
+        if ends:
+            await kubelet.until(lambda: kubelet.devices() == BOTH_WELL)
+        else:
+            assert kubelet.devices() == ONE_SICK
 
-    play(scene)
+    play(scene, plugin(nvml))
     assert f"Xid {xid}: {xid_name(xid)}; Unhealthy until this is done: " in caplog.text
 
 
 def test_a_gpu_lost_with_its_xid_is_back_after_its_reset(play, plugin):
     """Its energy counter cannot be read then; the last probe has."""
+    gpu = Gpu("GPU-a", energy=5000, **OLD)
 
     async def scene(kubelet: FakeKubelet) -> None:
-        gpu = Gpu("GPU-a", energy=5000, **OLD)
-        async with plugin(FakeNvml(gpu)):
-            await kubelet.until(lambda: kubelet.devices() == {"GPU-a": "Healthy"} and gpu.sets)
-            gpu.error = pynvml.NVML_ERROR_GPU_IS_LOST
-            gpu.raise_xid(48)
-            await kubelet.until(lambda: kubelet.devices() == {"GPU-a": "Unhealthy"})
-            gpu.energy, gpu.error = 10, None
-            await kubelet.until(lambda: kubelet.devices() == {"GPU-a": "Healthy"})
+        await kubelet.until(lambda: kubelet.devices() == {"GPU-a": "Healthy"} and gpu.sets)
+        gpu.error = pynvml.NVML_ERROR_GPU_IS_LOST
+        gpu.raise_xid(48)
+        await kubelet.until(lambda: kubelet.devices() == {"GPU-a": "Unhealthy"})
+        gpu.energy, gpu.error = 10, None
+        await kubelet.until(lambda: kubelet.devices() == {"GPU-a": "Healthy"})
 
-    play(scene)
+    play(scene, plugin(FakeNvml(gpu)))
 
 
 @pytest.mark.parametrize(
@@ -373,16 +367,15 @@ def test_the_reason_names_what_ends_the_xid(lasting, until):
 
 def test_an_xid_that_an_application_causes_does_not_last(play, plugin):
     """Even if it counts, by DP_ENABLE_HEALTHCHECKS."""
+    gpu = Gpu("GPU-a", **OLD)
 
     async def scene(kubelet: FakeKubelet) -> None:
-        gpu = Gpu("GPU-a", **OLD)
-        async with plugin(FakeNvml(gpu), XidPolicy(enabled=frozenset({13}))):
-            await kubelet.until(lambda: kubelet.devices() == {"GPU-a": "Healthy"} and gpu.sets)
-            gpu.raise_xid(13)
-            await kubelet.until(lambda: kubelet.devices() == {"GPU-a": "Unhealthy"})
-            await kubelet.until(lambda: kubelet.devices() == {"GPU-a": "Healthy"})
+        await kubelet.until(lambda: kubelet.devices() == {"GPU-a": "Healthy"} and gpu.sets)
+        gpu.raise_xid(13)
+        await kubelet.until(lambda: kubelet.devices() == {"GPU-a": "Unhealthy"})
+        await kubelet.until(lambda: kubelet.devices() == {"GPU-a": "Healthy"})
 
-    play(scene)
+    play(scene, plugin(FakeNvml(gpu), XidPolicy(enabled=frozenset({13}))))
 
 
 @pytest.mark.parametrize(
@@ -462,36 +455,34 @@ def test_what_only_a_boot_ends_is_not_ended_by_a_reset():
 
 def test_a_gpu_without_xid_events_is_healthy_and_probed(play, plugin, caplog):
     """Old GPUs do not support event registration: said in the log, not held against them."""
+    a, _, nvml = pair()
+    a.events = False
 
     async def scene(kubelet: FakeKubelet) -> None:
-        a, _, nvml = pair()
-        a.events = False
-        async with plugin(nvml):
-            await kubelet.until(lambda: kubelet.devices() == BOTH_WELL)
-            while "reports no Xid events" not in caplog.text:
-                await asyncio.sleep(0.01)
-            a.error = pynvml.NVML_ERROR_UNKNOWN
-            await kubelet.until(lambda: kubelet.devices() == ONE_SICK)
+        await kubelet.until(lambda: kubelet.devices() == BOTH_WELL)
+        while "reports no Xid events" not in caplog.text:
+            await asyncio.sleep(0.01)
+        a.error = pynvml.NVML_ERROR_UNKNOWN
+        await kubelet.until(lambda: kubelet.devices() == ONE_SICK)
 
-    play(scene)
+    play(scene, plugin(nvml))
 
 
 def test_an_event_wait_that_fails_is_started_again(play, plugin):
     """An error of nvmlEventSetWait makes no GPU Unhealthy by itself, and Xids still arrive afterwards."""
+    a, b, nvml = pair()
 
     async def scene(kubelet: FakeKubelet) -> None:
-        a, b, nvml = pair()
-        async with plugin(nvml):
-            await kubelet.until(lambda: kubelet.devices() == BOTH_WELL and a.sets)
-            first = a.sets[0]
-            first.put(pynvml.NVMLError(pynvml.NVML_ERROR_UNKNOWN))
-            while not a.sets or not b.sets or a.sets[0] in (first, *b.sets):
-                await asyncio.sleep(0.01)  # which is at fault is not known: each GPU has its own set
-            assert kubelet.devices() == BOTH_WELL
-            a.raise_xid(119)
-            await kubelet.until(lambda: kubelet.devices() == ONE_SICK)
+        await kubelet.until(lambda: kubelet.devices() == BOTH_WELL and a.sets)
+        first = a.sets[0]
+        first.put(pynvml.NVMLError(pynvml.NVML_ERROR_UNKNOWN))
+        while not a.sets or not b.sets or a.sets[0] in (first, *b.sets):
+            await asyncio.sleep(0.01)  # which is at fault is not known: each GPU has its own set
+        assert kubelet.devices() == BOTH_WELL
+        a.raise_xid(119)
+        await kubelet.until(lambda: kubelet.devices() == ONE_SICK)
 
-    play(scene)
+    play(scene, plugin(nvml))
 
 
 def test_an_event_wait_that_always_fails_at_once_keeps_no_core_busy(play, plugin):

@@ -176,47 +176,45 @@ def test_where_all_is_there_a_container_is_limited_by_a_cdi_device_of_its_own(
     """Both variables, in MiB, before the pod's own (Allocate) and behind them (CDI): the hook reads the first."""
     put(tmp_path, toolkit("GPU-a", hooks=[HOOK]))
     caplog.set_level("INFO")
+    nvml = FakeNvml(Gpu("GPU-a", memory=8 * GIB), driver=R615)
 
     async def scene(kubelet: FakeKubelet) -> None:
-        nvml = FakeNvml(Gpu("GPU-a", memory=8 * GIB), driver=R615)
-        async with plugin(nvml, **settings(tmp_path, device_list_strategy=("cdi-cri", "cdi-annotations"))):
-            await kubelet.until(lambda: kubelet.devices(GPU_MEM))
-            ids = list(kubelet.devices(GPU_MEM))
-            answer = await kubelet.allocate(*ids[2:5], resource=GPU_MEM)
-            name = "allocation-GPU-a:1024:2-3"
-            assert [device.name for device in answer.cdi_devices] == [f"{KIND}={name}"]
-            assert answer.annotations == {"cdi.k8s.io/gpunode_aliyun.com_gpu-mem": f"{KIND}={name}"}
-            assert answer.envs["NVIDIA_GPU_MEMORY_REQUEST"] == "3072"
-            assert answer.envs["NVIDIA_GPU_MEMORY_LIMIT"] == "3072"
-            edits = named(tmp_path)[name]
-            assert edits["env"] == ["NVIDIA_GPU_MEMORY_REQUEST=3072", "NVIDIA_GPU_MEMORY_LIMIT=3072"]
-            assert edits["hooks"] == [limits.bind_hook(HOOK, limits.variables(3072))]
+        await kubelet.until(lambda: kubelet.devices(GPU_MEM))
+        ids = list(kubelet.devices(GPU_MEM))
+        answer = await kubelet.allocate(*ids[2:5], resource=GPU_MEM)
+        name = "allocation-GPU-a:1024:2-3"
+        assert [device.name for device in answer.cdi_devices] == [f"{KIND}={name}"]
+        assert answer.annotations == {"cdi.k8s.io/gpunode_aliyun.com_gpu-mem": f"{KIND}={name}"}
+        assert answer.envs["NVIDIA_GPU_MEMORY_REQUEST"] == "3072"
+        assert answer.envs["NVIDIA_GPU_MEMORY_LIMIT"] == "3072"
+        edits = named(tmp_path)[name]
+        assert edits["env"] == ["NVIDIA_GPU_MEMORY_REQUEST=3072", "NVIDIA_GPU_MEMORY_LIMIT=3072"]
+        assert edits["hooks"] == [limits.bind_hook(HOOK, limits.variables(3072))]
 
-    play(scene)
+    play(scene, plugin(nvml, **settings(tmp_path, device_list_strategy=("cdi-cri", "cdi-annotations"))))
     assert "the driver enforces memory limits" in caplog.text
 
 
 def test_a_container_that_starts_again_finds_its_device_again(play, plugin, tmp_path, cgroup2):
     """After a reboot /var/run/cdi is empty, and the kubelet, which remembers what it was given, allocates nothing."""
     put(tmp_path, toolkit("GPU-a", hooks=[HOOK]))
+    nvml = FakeNvml(Gpu("GPU-a", memory=8 * GIB), driver=R615)
 
     async def scene(kubelet: FakeKubelet) -> None:
-        nvml = FakeNvml(Gpu("GPU-a", memory=8 * GIB), driver=R615)
-        async with plugin(nvml, **settings(tmp_path)):
-            await kubelet.until(lambda: kubelet.devices(GPU_MEM))
-            assert kubelet.requests[0].options.pre_start_required
-            await kubelet.allocate("GPU-a:1024:2", "GPU-a:1024:3", resource=GPU_MEM)
-            before = named(tmp_path)["allocation-GPU-a:1024:2-2"]
-            (tmp_path / cdi.FILE).unlink()
+        await kubelet.until(lambda: kubelet.devices(GPU_MEM))
+        assert kubelet.requests[0].options.pre_start_required
+        await kubelet.allocate("GPU-a:1024:2", "GPU-a:1024:3", resource=GPU_MEM)
+        before = named(tmp_path)["allocation-GPU-a:1024:2-2"]
+        (tmp_path / cdi.FILE).unlink()
+        await kubelet.pre_start("GPU-a:1024:2", "GPU-a:1024:3", resource=GPU_MEM)
+        assert named(tmp_path)["allocation-GPU-a:1024:2-2"] == before
+        (tmp_path / "nvidia.yaml").unlink()
+        with pytest.raises(
+            grpc.aio.AioRpcError, match="its memory limit cannot be set: no CDI specification"
+        ):
             await kubelet.pre_start("GPU-a:1024:2", "GPU-a:1024:3", resource=GPU_MEM)
-            assert named(tmp_path)["allocation-GPU-a:1024:2-2"] == before
-            (tmp_path / "nvidia.yaml").unlink()
-            with pytest.raises(
-                grpc.aio.AioRpcError, match="its memory limit cannot be set: no CDI specification"
-            ):
-                await kubelet.pre_start("GPU-a:1024:2", "GPU-a:1024:3", resource=GPU_MEM)
 
-    play(scene)
+    play(scene, plugin(nvml, **settings(tmp_path)))
 
 
 @pytest.mark.parametrize(
@@ -232,18 +230,17 @@ def test_where_something_is_missing_the_container_runs_and_the_log_says_why(
 ):
     """The hook would fail the container; so no variable is set."""
     put(tmp_path, toolkit("GPU-a", **({"hooks": hooks} if hooks else {})))
+    nvml = FakeNvml(Gpu("GPU-a", memory=8 * GIB), driver=driver)
 
     async def scene(kubelet: FakeKubelet) -> None:
-        nvml = FakeNvml(Gpu("GPU-a", memory=8 * GIB), driver=driver)
-        async with plugin(nvml, **settings(tmp_path, device_list_strategy=(strategy,))):
-            await kubelet.until(lambda: kubelet.devices(GPU_MEM))
-            answer = await kubelet.allocate("GPU-a:1024:2", resource=GPU_MEM)
-            assert not [key for key in answer.envs if key.startswith("NVIDIA_GPU_MEMORY")]
-            assert [device.name for device in answer.cdi_devices] == (
-                [f"{KIND}=GPU-a"] if strategy == "cdi-cri" else []
-            )
+        await kubelet.until(lambda: kubelet.devices(GPU_MEM))
+        answer = await kubelet.allocate("GPU-a:1024:2", resource=GPU_MEM)
+        assert not [key for key in answer.envs if key.startswith("NVIDIA_GPU_MEMORY")]
+        assert [device.name for device in answer.cdi_devices] == (
+            [f"{KIND}=GPU-a"] if strategy == "cdi-cri" else []
+        )
 
-    play(scene)
+    play(scene, plugin(nvml, **settings(tmp_path, device_list_strategy=(strategy,))))
     assert caplog.text.count(UNTOLD) == 1
     assert message in caplog.text
 
@@ -251,19 +248,18 @@ def test_where_something_is_missing_the_container_runs_and_the_log_says_why(
 def test_a_gpu_that_cannot_is_no_others_trouble(play, plugin, tmp_path, cgroup2, caplog):
     """One of two: the other's containers are limited."""
     put(tmp_path, toolkit("GPU-a", "GPU-b", hooks=[HOOK]))
+    nvml = FakeNvml(Gpu("GPU-a", limits=False), Gpu("GPU-b", minor=1), driver=R615)
 
     async def scene(kubelet: FakeKubelet) -> None:
-        nvml = FakeNvml(Gpu("GPU-a", limits=False), Gpu("GPU-b", minor=1), driver=R615)
-        async with plugin(nvml, **settings(tmp_path)):
-            await kubelet.until(lambda: kubelet.devices(GPU_MEM))
-            plain = await kubelet.allocate("GPU-a:1024:0", resource=GPU_MEM)
-            made = await kubelet.allocate("GPU-b:1024:0", resource=GPU_MEM)
-            assert [plain.cdi_devices[0].name, made.cdi_devices[0].name] == [
-                f"{KIND}=GPU-a",
-                f"{KIND}=allocation-GPU-b:1024:0-1",
-            ]
+        await kubelet.until(lambda: kubelet.devices(GPU_MEM))
+        plain = await kubelet.allocate("GPU-a:1024:0", resource=GPU_MEM)
+        made = await kubelet.allocate("GPU-b:1024:0", resource=GPU_MEM)
+        assert [plain.cdi_devices[0].name, made.cdi_devices[0].name] == [
+            f"{KIND}=GPU-a",
+            f"{KIND}=allocation-GPU-b:1024:0-1",
+        ]
 
-    play(scene)
+    play(scene, plugin(nvml, **settings(tmp_path)))
     assert UNTOLD + "the driver limits no memory of this GPU" in caplog.text
 
 
@@ -278,11 +274,10 @@ def test_gpus_are_asked_side_by_side(play, plugin, tmp_path, cgroup2, monkeypatc
     put(tmp_path, toolkit("GPU-a", "GPU-b", hooks=[HOOK]))
 
     async def scene(kubelet: FakeKubelet) -> None:
-        async with plugin(FakeNvml(Gpu("GPU-a"), Gpu("GPU-b", minor=1), driver=R615), **settings(tmp_path)):
-            await kubelet.until(lambda: kubelet.devices(GPU_MEM))
-            assert not together.broken
+        await kubelet.until(lambda: kubelet.devices(GPU_MEM))
+        assert not together.broken
 
-    play(scene)
+    play(scene, plugin(FakeNvml(Gpu("GPU-a"), Gpu("GPU-b", minor=1), driver=R615), **settings(tmp_path)))
 
 
 def test_a_limit_that_cannot_be_written_refuses_the_container(play, plugin, tmp_path, cgroup2, monkeypatch):
@@ -293,27 +288,25 @@ def test_a_limit_that_cannot_be_written_refuses_the_container(play, plugin, tmp_
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     async def scene(kubelet: FakeKubelet) -> None:
-        async with plugin(FakeNvml(Gpu("GPU-a"), driver=R615), **settings(tmp_path)):
-            await kubelet.until(lambda: kubelet.devices(GPU_MEM))
-            with monkeypatch.context() as patched:
-                patched.setattr(cdi.os, "fsync", full)
-                with pytest.raises(grpc.aio.AioRpcError) as caught:
-                    await kubelet.allocate("GPU-a:1024:0", resource=GPU_MEM)
-            assert "its memory limit cannot be set: cannot write" in caught.value.details()
-            assert "No space left on device" in caught.value.details()
-            assert (await kubelet.allocate("GPU-a:1024:0", resource=GPU_MEM)).cdi_devices
+        await kubelet.until(lambda: kubelet.devices(GPU_MEM))
+        with monkeypatch.context() as patched:
+            patched.setattr(cdi.os, "fsync", full)
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await kubelet.allocate("GPU-a:1024:0", resource=GPU_MEM)
+        assert "its memory limit cannot be set: cannot write" in caught.value.details()
+        assert "No space left on device" in caught.value.details()
+        assert (await kubelet.allocate("GPU-a:1024:0", resource=GPU_MEM)).cdi_devices
 
-    play(scene)
+    play(scene, plugin(FakeNvml(Gpu("GPU-a"), driver=R615), **settings(tmp_path)))
 
 
 def test_whole_gpus_are_not_asked_about(play, plugin, tmp_path, caplog):
     """Who does not share by memory hears nothing of limits."""
 
     async def scene(kubelet: FakeKubelet) -> None:
-        async with plugin(FakeNvml(Gpu("GPU-a"))):
-            await kubelet.until(kubelet.devices)
+        await kubelet.until(kubelet.devices)
 
-    play(scene)
+    play(scene, plugin(FakeNvml(Gpu("GPU-a"))))
     assert UNTOLD not in caplog.text
 
 

@@ -83,18 +83,17 @@ def test_metrics_tell_of_a_gpu_of_which_nothing_is_offered(play, plugin):
     port = free_port()
     why = "MIG is on, but the plugin sees no MIG device there"
     line = f'gpunode_device_plugin_left_out{{gpu="GPU-b",why="{why}"}} 1\n'
+    gpu = Gpu("GPU-b", minor=1, mig=[])
+    nvml = FakeNvml(Gpu("GPU-a"), gpu)
 
     async def scene(kubelet: FakeKubelet) -> None:
-        gpu = Gpu("GPU-b", minor=1, mig=[])
-        nvml = FakeNvml(Gpu("GPU-a"), gpu)
-        async with plugin(nvml, mig_strategy="mixed", metrics_address=f"127.0.0.1:{port}"):
-            await kubelet.until(kubelet.devices)
-            assert line in (await get(port, "/metrics"))[1]
-            gpu.mig = None
-            await kubelet.until(lambda: "GPU-b" in kubelet.devices())
-            assert "left_out" not in (await get(port, "/metrics"))[1]
+        await kubelet.until(kubelet.devices)
+        assert line in (await get(port, "/metrics"))[1]
+        gpu.mig = None
+        await kubelet.until(lambda: "GPU-b" in kubelet.devices())
+        assert "left_out" not in (await get(port, "/metrics"))[1]
 
-    play(scene)
+    play(scene, plugin(nvml, mig_strategy="mixed", metrics_address=f"127.0.0.1:{port}"))
 
 
 def test_readyz_says_what_is_missing(play, plugin, caplog):
@@ -123,44 +122,43 @@ def test_readyz_names_the_other_plugin_that_has_taken_over(play, plugin):
     port, name = free_port(), "nvidia.com/gpu"
 
     async def scene(kubelet: FakeKubelet) -> None:
-        async with plugin(FakeNvml(Gpu("GPU-old")), metrics_address=f"127.0.0.1:{port}"):
-            await kubelet.until(lambda: "GPU-old" in kubelet.devices())
-            async with plugin(FakeNvml(Gpu("GPU-new"))):
-                reason = f"another device plugin on this node has taken over {name}; remove it: this one stands by\n"
-                while (await get(port, "/readyz")) != (503, reason):
-                    await asyncio.sleep(0.01)
-            await until_ready(port)
+        await kubelet.until(lambda: "GPU-old" in kubelet.devices())
+        async with plugin(FakeNvml(Gpu("GPU-new"))):
+            reason = (
+                f"another device plugin on this node has taken over {name}; remove it: this one stands by\n"
+            )
+            while (await get(port, "/readyz")) != (503, reason):
+                await asyncio.sleep(0.01)
+        await until_ready(port)
 
-    play(scene)
+    play(scene, plugin(FakeNvml(Gpu("GPU-old")), metrics_address=f"127.0.0.1:{port}"))
 
 
 def test_readyz_says_why_nvml_cannot_be_used(play, plugin):
     """A node that waits for its driver is alive, but not ready."""
     port = free_port()
+    nvml = FakeNvml(init_error=pynvml.NVML_ERROR_DRIVER_NOT_LOADED)
 
     async def scene(kubelet: FakeKubelet) -> None:
-        nvml = FakeNvml(init_error=pynvml.NVML_ERROR_DRIVER_NOT_LOADED)
-        async with plugin(nvml, fail_on_init_error=False, metrics_address=f":{port}"):
-            while "Driver Not Loaded" not in (await get(port, "/readyz"))[1]:
-                await asyncio.sleep(0.01)
-            assert (await get(port, "/healthz"))[0] == 200
+        while "Driver Not Loaded" not in (await get(port, "/readyz"))[1]:
+            await asyncio.sleep(0.01)
+        assert (await get(port, "/healthz"))[0] == 200
 
-    play(scene)
+    play(scene, plugin(nvml, fail_on_init_error=False, metrics_address=f":{port}"))
 
 
 def test_readyz_says_which_device_has_no_cdi_name(play, plugin, tmp_path):
     """Registered, but nothing can be given out as the configuration asks."""
     port = free_port()
+    settings = {"device_list_strategy": ("cdi-cri",), "cdi_directory": str(tmp_path)}
 
     async def scene(kubelet: FakeKubelet) -> None:
-        settings = {"device_list_strategy": ("cdi-cri",), "cdi_directory": str(tmp_path)}
-        async with plugin(FakeNvml(Gpu("GPU-a")), metrics_address=f"127.0.0.1:{port}", **settings):
-            await kubelet.until(lambda: kubelet.devices() == {"GPU-a": "Unhealthy"})
-            why = f"no CDI specification of kind nvidia.com/gpu in {tmp_path}"
-            while why not in (await get(port, "/readyz"))[1]:
-                await asyncio.sleep(0.01)
+        await kubelet.until(lambda: kubelet.devices() == {"GPU-a": "Unhealthy"})
+        why = f"no CDI specification of kind nvidia.com/gpu in {tmp_path}"
+        while why not in (await get(port, "/readyz"))[1]:
+            await asyncio.sleep(0.01)
 
-    play(scene)
+    play(scene, plugin(FakeNvml(Gpu("GPU-a")), metrics_address=f"127.0.0.1:{port}", **settings))
 
 
 def test_readyz_is_ok_while_some_device_can_be_given(play, plugin, tmp_path):
@@ -170,15 +168,14 @@ def test_readyz_is_ok_while_some_device_can_be_given(play, plugin, tmp_path):
         "cdiVersion: 0.5.0\nkind: nvidia.com/gpu\n"
         "devices: [{name: GPU-a, containerEdits: {deviceNodes: [{path: /dev/nvidia0}]}}]\ncontainerEdits: {}\n"
     )
+    nvml = FakeNvml(Gpu("GPU-a"), Gpu("GPU-b", minor=1))
+    settings = {"device_list_strategy": ("cdi-cri",), "cdi_directory": str(tmp_path)}
 
     async def scene(kubelet: FakeKubelet) -> None:
-        nvml = FakeNvml(Gpu("GPU-a"), Gpu("GPU-b", minor=1))
-        settings = {"device_list_strategy": ("cdi-cri",), "cdi_directory": str(tmp_path)}
-        async with plugin(nvml, probe_address=f"127.0.0.1:{port}", **settings):
-            await kubelet.until(lambda: kubelet.devices() == {"GPU-a": "Healthy", "GPU-b": "Unhealthy"})
-            await until_ready(port)
+        await kubelet.until(lambda: kubelet.devices() == {"GPU-a": "Healthy", "GPU-b": "Unhealthy"})
+        await until_ready(port)
 
-    play(scene)
+    play(scene, plugin(nvml, probe_address=f"127.0.0.1:{port}", **settings))
 
 
 def test_a_plugin_that_the_kubelet_has_not_asked_for_its_devices_is_not_ready(play, plugin):
@@ -204,11 +201,10 @@ def test_a_node_without_gpus_is_ready(play, plugin):
     port = free_port()
 
     async def scene(kubelet: FakeKubelet) -> None:
-        async with plugin(FakeNvml(), probe_address=f"127.0.0.1:{port}"):
-            await until_ready(port)
-            assert not kubelet.requests
+        await until_ready(port)
+        assert not kubelet.requests
 
-    play(scene)
+    play(scene, plugin(FakeNvml(), probe_address=f"127.0.0.1:{port}"))
 
 
 def test_the_address_for_probes_has_no_metrics(play, plugin):
@@ -216,12 +212,11 @@ def test_the_address_for_probes_has_no_metrics(play, plugin):
     port = free_port()
 
     async def scene(kubelet: FakeKubelet) -> None:
-        async with plugin(FakeNvml(Gpu("GPU-a")), probe_address=f"127.0.0.1:{port}"):
-            await kubelet.until(kubelet.devices)
-            assert (await get(port, "/healthz"))[0] == 200
-            assert (await get(port, "/metrics")) == (404, "/gpus, /healthz and /readyz are here\n")
+        await kubelet.until(kubelet.devices)
+        assert (await get(port, "/healthz"))[0] == 200
+        assert (await get(port, "/metrics")) == (404, "/gpus, /healthz and /readyz are here\n")
 
-    play(scene)
+    play(scene, plugin(FakeNvml(Gpu("GPU-a")), probe_address=f"127.0.0.1:{port}"))
 
 
 def test_a_port_in_use_ends_the_plugin_with_the_reason(play, plugin):

@@ -169,32 +169,32 @@ def test_shares_are_offered_while_their_daemon_serves_with_their_limits(play, pl
             await kubelet.allocate("GPU-a::mps-0")
         return str(caught.value.details())
 
-    async def scene(kubelet: FakeKubelet) -> None:
-        nvml = FakeNvml(Gpu("GPU-a"))
-        settings = {"shares": (share(2),), "mps_root": str(sockets), "fail_requests_greater_than_one": True}
-        async with plugin(nvml, **settings):
-            await kubelet.until(kubelet.devices)
-            assert kubelet.plugins[GPU].lists == [sick]  # not for a moment Healthy
-            assert ABSENT.words in await refusal(kubelet)
-            async with report_server.open(status_path(str(sockets))):
-                report_server.publish({"GPU-a": DaemonState(both, "it is being started")})
-                report_server.publish({"GPU-a": DaemonState(both, None)})
-                await kubelet.until(lambda: kubelet.devices() == well)
-                answer = await kubelet.allocate("GPU-a::mps-0")
-                pipe = f"{sockets}/GPU-a/pipe"
-                assert answer.envs["CUDA_MPS_PIPE_DIRECTORY"] == pipe
-                mounts = {(mount.container_path, mount.host_path, mount.read_only) for mount in answer.mounts}
-                assert mounts == {(pipe, pipe, False), ("/dev/shm", f"{sockets}/shm", False)}
-                report_server.publish({"GPU-a": DaemonState(both, "it has ended by signal 9")})
-                await kubelet.until(lambda: kubelet.devices() == sick)
-                assert "MPS control daemon: it has ended by signal 9" in await refusal(kubelet)
-                report_server.publish({"GPU-a": DaemonState(ClientLimits(4096, 25), None)})
-                report_server.publish({"GPU-a": DaemonState(both, None)})
-                await kubelet.until(lambda: kubelet.devices() == well)
-            await kubelet.until(lambda: kubelet.devices() == sick)
-            assert ABSENT.words in await refusal(kubelet)
+    nvml = FakeNvml(Gpu("GPU-a"))
+    settings = {"shares": (share(2),), "mps_root": str(sockets), "fail_requests_greater_than_one": True}
 
-    play(scene)
+    async def scene(kubelet: FakeKubelet) -> None:
+        await kubelet.until(kubelet.devices)
+        assert kubelet.plugins[GPU].lists == [sick]  # not for a moment Healthy
+        assert ABSENT.words in await refusal(kubelet)
+        async with report_server.open(status_path(str(sockets))):
+            report_server.publish({"GPU-a": DaemonState(both, "it is being started")})
+            report_server.publish({"GPU-a": DaemonState(both, None)})
+            await kubelet.until(lambda: kubelet.devices() == well)
+            answer = await kubelet.allocate("GPU-a::mps-0")
+            pipe = f"{sockets}/GPU-a/pipe"
+            assert answer.envs["CUDA_MPS_PIPE_DIRECTORY"] == pipe
+            mounts = {(mount.container_path, mount.host_path, mount.read_only) for mount in answer.mounts}
+            assert mounts == {(pipe, pipe, False), ("/dev/shm", f"{sockets}/shm", False)}
+            report_server.publish({"GPU-a": DaemonState(both, "it has ended by signal 9")})
+            await kubelet.until(lambda: kubelet.devices() == sick)
+            assert "MPS control daemon: it has ended by signal 9" in await refusal(kubelet)
+            report_server.publish({"GPU-a": DaemonState(ClientLimits(4096, 25), None)})
+            report_server.publish({"GPU-a": DaemonState(both, None)})
+            await kubelet.until(lambda: kubelet.devices() == well)
+        await kubelet.until(lambda: kubelet.devices() == sick)
+        assert ABSENT.words in await refusal(kubelet)
+
+    play(scene, plugin(nvml, **settings))
 
 
 def test_other_limits_than_the_configurations_are_not_offered(sockets, tmp_path):

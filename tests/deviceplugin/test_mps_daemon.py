@@ -26,6 +26,7 @@ from gpunode.deviceplugin.mps.daemons import PROGRAM, Daemon, Supervisor
 from gpunode.deviceplugin.mps.modes import ComputeModes, InUse, ModeError, process_using
 from gpunode.deviceplugin.mps.report import ReportServer, mode_path, pipe_path, status_path
 
+from .conftest import running
 from .kubelet import Entry, FakeKubelet
 from .nvml import FakeNvml, Gpu, handles
 from .test_process import process
@@ -103,12 +104,8 @@ def play(root: Path, scene: Callable[[Scene], Awaitable[None]], modes: Any = Non
 
     async def whole() -> Scene:
         stage = Scene(root, modes or Modes())
-        running = asyncio.create_task(stage.daemon.run())
-        try:
+        async with running(stage.daemon.run()):
             await scene(stage)
-        finally:
-            running.cancel()
-            await asyncio.gather(running, return_exceptions=True)
         return stage
 
     return asyncio.run(whole())
@@ -400,10 +397,8 @@ def test_a_change_of_the_configuration_disturbs_only_the_gpus_it_is_about(stand_
                         return
 
             async def kept(config: Config, **threads: int) -> None:
-                running = asyncio.create_task(supervisor.run(config))
-                await until_reported(**threads)
-                running.cancel()
-                await asyncio.gather(running, return_exceptions=True)
+                async with running(supervisor.run(config)):
+                    await until_reported(**threads)
 
             try:
                 await kept(sharing(("GPU-a", 2), ("GPU-b", 4), ("GPU-c", 2)), a=50, b=25, c=50)
@@ -446,10 +441,8 @@ def test_a_change_that_comes_while_a_daemon_ends_does_not_leave_it_behind(stand_
         )
 
         async def follow(config: Config, until: asyncio.Event) -> None:
-            running = asyncio.create_task(supervisor.run(config))
-            await asyncio.wait_for(until.wait(), 100)
-            running.cancel()
-            await asyncio.gather(running, return_exceptions=True)
+            async with running(supervisor.run(config)):
+                await asyncio.wait_for(until.wait(), 100)
 
         await follow(sharing((GPU, 2)), ready)
         await follow(Config(), quitting)
@@ -475,15 +468,15 @@ def test_a_lost_gpu_keeps_no_other_one_from_its_daemon(stand_in, sockets):
         )
         async with report_server.open(status_path(str(sockets))):
             reader, writer = await asyncio.open_unix_connection(status_path(str(sockets)))
-            running = asyncio.create_task(supervisor.run(sharing(("GPU-a", 2), ("GPU-b", 4))))
+            task = asyncio.create_task(supervisor.run(sharing(("GPU-a", 2), ("GPU-b", 4))))
             try:
                 report: dict[str, dict[str, object]] = {}
                 while report.get("GPU-b", {"why": ""})["why"] is not None:
                     report = json.loads(await asyncio.wait_for(reader.readline(), 60))
                 assert report.keys() == {"GPU-b"}
             finally:
-                running.cancel()
-                await asyncio.gather(running, return_exceptions=True)
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
                 await supervisor.stop()
                 writer.close()
 

@@ -91,8 +91,7 @@ async def scrape(port: int) -> list[str]:
 
 def test_every_containers_devices_are_reported_with_the_gpu_behind_them(play, plugin, sockets) -> None:
     """Shares of one GPU are counted; the GPU is named, not the share. Others' resources are others' matter."""
-    port, socket = free_port(), sockets / "pods" / "kubelet.sock"
-    socket.parent.mkdir()
+    port, socket = free_port(), sockets / "pods.sock"
     lister = Lister(
         pod("train", gpu=["GPU-a", "GPU-b"], fpga=["f0"]), pod("idle"), pod("old", gpu=["GPU-gone"])
     )
@@ -118,8 +117,7 @@ def test_every_containers_devices_are_reported_with_the_gpu_behind_them(play, pl
 
 def test_allocations_do_not_wait_for_a_long_page(play, plugin, sockets, monkeypatch) -> None:
     """Of tens of thousands of units it takes a while to say whose they are."""
-    port, socket = free_port(), sockets / "pods" / "kubelet.sock"
-    socket.parent.mkdir()
+    port, socket = free_port(), sockets / "pods.sock"
     begun, go_on, given = threading.Event(), threading.Event(), podresources.pod_samples
 
     def slow(*arguments: Any) -> Any:
@@ -175,8 +173,7 @@ def test_a_kubelet_that_does_not_tell_costs_only_that(
     """The page comes, without pods; one line in the log, and all is as before when the kubelet tells again."""
     monkeypatch.setattr(podresources, "DEADLINE", 0.2)
     monkeypatch.setattr(podresources, "FRESH", 0.0)
-    port, socket = free_port(), sockets / "pods" / "kubelet.sock"
-    socket.parent.mkdir()
+    port, socket = free_port(), sockets / "pods.sock"
     lister = Lister(pod("train", gpu=["GPU-a"]))
     lister.slow = how == "it hangs"
 

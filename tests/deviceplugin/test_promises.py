@@ -225,21 +225,24 @@ def test_each_gpus_memory_is_published_as_the_extender_reads_it(play: Any, plugi
         capacity = {GPU_MEM: "12", GPU_COUNT: "2"}
         return gpus_of({"metadata": {"annotations": annotations}, "status": {"capacity": capacity}}, GPU_MEM)
 
+    broken = Gpu("GPU-b", minor=1, memory=8 * GIB)
+    settings = {"memory": MemorySharing(), "follow_promises": True, "node_name": "n"}
+
     async def act(kubelet: FakeKubelet) -> None:
-        broken = Gpu("GPU-b", minor=1, memory=8 * GIB)
-        settings = {"memory": MemorySharing(), "follow_promises": True, "node_name": "n"}
-        async with plugin(
-            FakeNvml(Gpu("GPU-a", memory=4 * GIB), broken), publisher=publisher, api=Bound(), **settings
-        ):
-            await api.until(lambda: MEMORY_ANNOTATION in notes())
-            whole = Shared("0", 4, "GPU-a"), Shared("1", 8, "GPU-b")
-            assert seen() == whole
-            await kubelet.until(lambda: broken.sets)
-            broken.raise_xid(79)
-            await api.until(lambda: seen() == (whole[0], Shared("1", 8, "GPU-b", lost=True)))
+        await api.until(lambda: MEMORY_ANNOTATION in notes())
+        whole = Shared("0", 4, "GPU-a"), Shared("1", 8, "GPU-b")
+        assert seen() == whole
+        await kubelet.until(lambda: broken.sets)
+        broken.raise_xid(79)
+        await api.until(lambda: seen() == (whole[0], Shared("1", 8, "GPU-b", lost=True)))
 
     try:
-        play(act)
+        play(
+            act,
+            plugin(
+                FakeNvml(Gpu("GPU-a", memory=4 * GIB), broken), publisher=publisher, api=Bound(), **settings
+            ),
+        )
     finally:
         publisher.close()
     assert json.loads(notes()[MEMORY_ANNOTATION] or "")["version"] == 1

@@ -66,21 +66,21 @@ def test_others_are_answered_while_a_list_is_put_together(play, plugin, monkeypa
             go_on.wait(30)
         return device(unit, health)
 
+    gpus = two_gpus()
+
     async def scene(kubelet: FakeKubelet) -> None:
-        gpus = two_gpus()
-        async with plugin(gpus):
-            await kubelet.until(lambda: kubelet.devices() == BOTH_WELL and gpus.gpus[0].sets)
-            monkeypatch.setattr(messages, "device", slow)
-            gpus.gpus[0].raise_xid(79)
-            while await given(kubelet, "GPU-a"):
-                pass
-            assert kubelet.devices() == BOTH_WELL
-            await kubelet.allocate("GPU-b")
-            go_on.set()
-            await kubelet.until(lambda: kubelet.devices()["GPU-a"] == "Unhealthy")
+        await kubelet.until(lambda: kubelet.devices() == BOTH_WELL and gpus.gpus[0].sets)
+        monkeypatch.setattr(messages, "device", slow)
+        gpus.gpus[0].raise_xid(79)
+        while await given(kubelet, "GPU-a"):
+            pass
+        assert kubelet.devices() == BOTH_WELL
+        await kubelet.allocate("GPU-b")
+        go_on.set()
+        await kubelet.until(lambda: kubelet.devices()["GPU-a"] == "Unhealthy")
 
     try:
-        play(scene)
+        play(scene, plugin(gpus))
     finally:
         go_on.set()
 
@@ -89,44 +89,41 @@ def test_allocates_the_devices_that_were_asked_for(play, plugin):
     """A container is told its GPUs by UUID, each once, in the order asked."""
 
     async def scene(kubelet: FakeKubelet) -> None:
-        async with plugin(two_gpus()):
-            await kubelet.until(kubelet.devices)
-            answer = await kubelet.allocate("GPU-b", "GPU-a", "GPU-b")
-            assert answer.envs == {"NVIDIA_VISIBLE_DEVICES": "GPU-b,GPU-a"}
-            started = await kubelet.plugins["nvidia.com/gpu"].call(
-                "PreStartContainer",
-                api.PreStartContainerRequest(devices_ids=["GPU-a"]),
-                api.PreStartContainerResponse,
-            )
-            assert started == api.PreStartContainerResponse()
+        await kubelet.until(kubelet.devices)
+        answer = await kubelet.allocate("GPU-b", "GPU-a", "GPU-b")
+        assert answer.envs == {"NVIDIA_VISIBLE_DEVICES": "GPU-b,GPU-a"}
+        started = await kubelet.plugins["nvidia.com/gpu"].call(
+            "PreStartContainer",
+            api.PreStartContainerRequest(devices_ids=["GPU-a"]),
+            api.PreStartContainerResponse,
+        )
+        assert started == api.PreStartContainerResponse()
 
-    play(scene)
+    play(scene, plugin(two_gpus()))
 
 
 def test_an_unknown_device_is_refused_with_its_name(play, plugin):
     """The kubelet puts the refusal into the pod's event, so it names resource and device."""
 
     async def scene(kubelet: FakeKubelet) -> None:
-        async with plugin(two_gpus()):
-            await kubelet.until(kubelet.devices)
-            with pytest.raises(grpc.aio.AioRpcError) as caught:
-                await kubelet.allocate("GPU-a", "GPU-x")
-            assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
-            assert "nvidia.com/gpu: unknown device 'GPU-x'" in caught.value.details()
-            assert (await kubelet.allocate("GPU-a")).envs  # and goes on serving
+        await kubelet.until(kubelet.devices)
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await kubelet.allocate("GPU-a", "GPU-x")
+        assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+        assert "nvidia.com/gpu: unknown device 'GPU-x'" in caught.value.details()
+        assert (await kubelet.allocate("GPU-a")).envs  # and goes on serving
 
-    play(scene)
+    play(scene, plugin(two_gpus()))
 
 
 def test_an_empty_request_shows_no_gpu(play, plugin):
     """An empty NVIDIA_VISIBLE_DEVICES would let the image's own value, often `all`, stand."""
 
     async def scene(kubelet: FakeKubelet) -> None:
-        async with plugin(two_gpus()):
-            await kubelet.until(kubelet.devices)
-            assert (await kubelet.allocate()).envs == {"NVIDIA_VISIBLE_DEVICES": "void"}
+        await kubelet.until(kubelet.devices)
+        assert (await kubelet.allocate()).envs == {"NVIDIA_VISIBLE_DEVICES": "void"}
 
-    play(scene)
+    play(scene, plugin(two_gpus()))
 
 
 @pytest.mark.parametrize(
@@ -144,11 +141,10 @@ def test_preferred_allocation_always_answers(play, plugin, available, must, size
     """More than there is, unknown ids, nonsense: never an error, which would fail the pod's admission."""
 
     async def scene(kubelet: FakeKubelet) -> None:
-        async with plugin(two_gpus()):
-            await kubelet.until(kubelet.devices)
-            assert sorted(await kubelet.prefer(available, must, size)) == answer
+        await kubelet.until(kubelet.devices)
+        assert sorted(await kubelet.prefer(available, must, size)) == answer
 
-    play(scene)
+    play(scene, plugin(two_gpus()))
 
 
 def test_others_are_answered_while_a_preference_is_worked_out(play, plugin, monkeypatch):
@@ -160,17 +156,16 @@ def test_others_are_answered_while_a_preference_is_worked_out(play, plugin, monk
         return prefer(*arguments, **more)
 
     async def scene(kubelet: FakeKubelet) -> None:
-        async with plugin(two_gpus()):
-            await kubelet.until(kubelet.devices)
-            monkeypatch.setattr(service, "prefer_units", slow)
-            asking = asyncio.create_task(kubelet.prefer(list(TWO), [], 1))
-            await kubelet.allocate("GPU-b")
-            assert not asking.done()
-            go_on.set()
-            assert await asking == ["GPU-a"]
+        await kubelet.until(kubelet.devices)
+        monkeypatch.setattr(service, "prefer_units", slow)
+        asking = asyncio.create_task(kubelet.prefer(list(TWO), [], 1))
+        await kubelet.allocate("GPU-b")
+        assert not asking.done()
+        go_on.set()
+        assert await asking == ["GPU-a"]
 
     try:
-        play(scene)
+        play(scene, plugin(two_gpus()))
     finally:
         go_on.set()
 
@@ -202,14 +197,13 @@ def test_registers_again_after_a_kubelet_restart(play, plugin):
     """A kubelet wipes the socket directory when it starts; its list is complete again soon after."""
 
     async def scene(kubelet: FakeKubelet) -> None:
-        async with plugin(two_gpus()):
-            for times in (1, 2, 3):
-                await kubelet.until(lambda: kubelet.devices() == BOTH_WELL)
-                assert len(kubelet.requests) == times
-                assert (await kubelet.allocate("GPU-a")).envs
-                await kubelet.restart()
+        for times in (1, 2, 3):
+            await kubelet.until(lambda: kubelet.devices() == BOTH_WELL)
+            assert len(kubelet.requests) == times
+            assert (await kubelet.allocate("GPU-a")).envs
+            await kubelet.restart()
 
-    play(scene)
+    play(scene, plugin(two_gpus()))
 
 
 def test_without_inotify_it_looks_every_now_and_then(play, plugin, no_kubelet_yet, monkeypatch, caplog):
@@ -229,24 +223,22 @@ def test_serves_again_when_only_its_socket_was_removed(play, plugin):
     """A user cleaned up the directory while the kubelet kept running."""
 
     async def scene(kubelet: FakeKubelet) -> None:
-        async with plugin(two_gpus()):
-            await kubelet.until(kubelet.devices)
-            (kubelet.directory / "nvidia-gpu.sock").unlink()
-            await kubelet.until(lambda: len(kubelet.requests) == 2 and kubelet.devices() == BOTH_WELL)
+        await kubelet.until(kubelet.devices)
+        (kubelet.directory / "nvidia-gpu.sock").unlink()
+        await kubelet.until(lambda: len(kubelet.requests) == 2 and kubelet.devices() == BOTH_WELL)
 
-    play(scene)
+    play(scene, plugin(two_gpus()))
 
 
 def test_registers_again_when_the_kubelet_drops_the_stream(play, plugin):
     """Kubelets lose a plugin that re-registers quickly; nothing in the directory changes then."""
 
     async def scene(kubelet: FakeKubelet) -> None:
-        async with plugin(two_gpus()):
-            await kubelet.until(kubelet.devices)
-            await kubelet.drop("nvidia.com/gpu")
-            await kubelet.until(lambda: kubelet.devices() == BOTH_WELL)
+        await kubelet.until(kubelet.devices)
+        await kubelet.drop("nvidia.com/gpu")
+        await kubelet.until(lambda: kubelet.devices() == BOTH_WELL)
 
-    play(scene)
+    play(scene, plugin(two_gpus()))
 
 
 def test_a_kubelet_that_drops_us_again_and_again_is_tried_ever_more_seldom(play, plugin, monkeypatch, caplog):
@@ -255,16 +247,15 @@ def test_a_kubelet_that_drops_us_again_and_again_is_tried_ever_more_seldom(play,
     monkeypatch.setattr(server, "SOON", 0.01)
 
     async def scene(kubelet: FakeKubelet) -> None:
-        async with plugin(two_gpus()):
-            for times in range(1, 6):
-                await kubelet.until(lambda: kubelet.devices() == BOTH_WELL)
-                assert len(kubelet.requests) == times
-                await kubelet.drop("nvidia.com/gpu")
+        for times in range(1, 6):
             await kubelet.until(lambda: kubelet.devices() == BOTH_WELL)
+            assert len(kubelet.requests) == times
+            await kubelet.drop("nvidia.com/gpu")
+        await kubelet.until(lambda: kubelet.devices() == BOTH_WELL)
 
     monkeypatch.setattr(server.log, "warning", lambda message, *values, **_: warnings.append(values))
     warnings: list[tuple[str, float]] = []
-    play(scene)
+    play(scene, plugin(two_gpus()))
     assert [pause for _, pause in warnings] == [0.01, 0.02, 0.04, 0.08, 0.16]
     assert [
         "does another device plugin on this node register nvidia.com/gpu?" in why for why, _ in warnings
@@ -354,16 +345,15 @@ def test_the_newest_of_two_plugins_wins_and_the_other_stands_by(play, plugin, ca
     """Two plugins for one resource do not fight; when the newer one goes, the older takes over again."""
 
     async def scene(kubelet: FakeKubelet) -> None:
-        async with plugin(FakeNvml(Gpu("GPU-old"))):
-            await kubelet.until(lambda: "GPU-old" in kubelet.devices())
-            async with plugin(FakeNvml(Gpu("GPU-new"))):
-                await kubelet.until(lambda: "GPU-new" in kubelet.devices())
-                while "stands by" not in caplog.text:
-                    await asyncio.sleep(0.01)
-                assert "GPU-new" in kubelet.devices()
-            await kubelet.until(lambda: "GPU-old" in kubelet.devices())
+        await kubelet.until(lambda: "GPU-old" in kubelet.devices())
+        async with plugin(FakeNvml(Gpu("GPU-new"))):
+            await kubelet.until(lambda: "GPU-new" in kubelet.devices())
+            while "stands by" not in caplog.text:
+                await asyncio.sleep(0.01)
+            assert "GPU-new" in kubelet.devices()
+        await kubelet.until(lambda: "GPU-old" in kubelet.devices())
 
-    play(scene)
+    play(scene, plugin(FakeNvml(Gpu("GPU-old"))))
 
 
 def test_a_newer_plugin_that_the_kubelet_drops_for_our_end_is_registered_again(

@@ -23,7 +23,7 @@ from gpunode.deviceplugin.health import Health
 from gpunode.deviceplugin.settings import read
 from gpunode.deviceplugin.state import NodeState
 
-from .apiserver import FakeApiServer
+from .apiserver import FakeApiServer, due
 from .kubelet import FakeKubelet
 from .nvml import FakeNvml, Gpu, Mig
 
@@ -70,20 +70,19 @@ def gpu_ready(api: FakeApiServer) -> tuple[str, str, str] | None:
 
 def test_the_condition_follows_a_fault_and_is_removed_at_the_end(play, plugin, api, publisher) -> None:
     """False with the code of the status and the GPU's UUID; by itself True again; without a change nothing is written."""
+    gpu = Gpu("GPU-a")
 
     async def scene(kubelet: FakeKubelet) -> None:
-        gpu = Gpu("GPU-a")
-        async with plugin(FakeNvml(gpu, Gpu("GPU-b", minor=1)), publisher=publisher):
-            await kubelet.until(lambda: kubelet.devices() and gpu.sets)
-            await api.until(lambda: gpu_ready(api) == ("True", "ready", "all GPUs are healthy"))
-            gpu.raise_xid(79)
-            await api.until(lambda: (gpu_ready(api) or ("",))[0] == "False")
-            status, reason, message = gpu_ready(api) or ("", "", "")
-            assert (status, reason) == ("False", "xid-79")
-            assert "GPU-a) is Unhealthy: Xid 79" in message
-            await api.until(lambda: gpu_ready(api) == ("True", "ready", "all GPUs are healthy"))
+        await kubelet.until(lambda: kubelet.devices() and gpu.sets)
+        await api.until(lambda: gpu_ready(api) == ("True", "ready", "all GPUs are healthy"))
+        gpu.raise_xid(79)
+        await api.until(lambda: (gpu_ready(api) or ("",))[0] == "False")
+        status, reason, message = gpu_ready(api) or ("", "", "")
+        assert (status, reason) == ("False", "xid-79")
+        assert "GPU-a) is Unhealthy: Xid 79" in message
+        await api.until(lambda: gpu_ready(api) == ("True", "ready", "all GPUs are healthy"))
 
-    play(scene)
+    play(scene, plugin(FakeNvml(gpu, Gpu("GPU-b", minor=1)), publisher=publisher))
     publisher.close()
     assert gpu_ready(api) is None
 
@@ -91,8 +90,7 @@ def test_the_condition_follows_a_fault_and_is_removed_at_the_end(play, plugin, a
 def look(pending: PendingCondition, ready: Condition, now: float, notes: dict[str, str]) -> None:
     """The first write, which changes nothing; its answer has the node's annotations."""
     pending.add(ready, now)
-    write = pending.due(now)
-    assert write is not None
+    write = due(pending, now)
     assert write.body == {"status": {"conditions": []}}
     assert not pending.done(write, 503, now)
     assert pending.due(now) == write
@@ -111,14 +109,12 @@ def test_a_condition_keeps_the_time_of_its_last_change() -> None:
         (99.0, ready, 99),
     ):
         pending.add(condition, now)
-        write = pending.due(now)
-        assert write is not None
+        write = due(pending, now)
         (fields,) = write.body["status"]["conditions"]
         assert fields["lastTransitionTime"] == f"1970-01-01T00:{since // 60:02}:{since % 60:02}Z"
         assert pending.done(write, 200, now)
         assert pending.due(now) is None
-    write = pending.due(99.0 + REFRESH)  # the node may be a new one
-    assert write is not None
+    write = due(pending, 99.0 + REFRESH)  # the node may be a new one
     assert write.body["status"]["conditions"][0]["lastTransitionTime"] == "1970-01-01T00:01:39Z"
 
 
@@ -167,10 +163,9 @@ def test_the_condition_has_the_acceptance_of_the_nodes_annotation(play, plugin, 
     text = "all GPUs are healthy; accepted 2026-11-26 (standard), valid until 9999-12-26"
 
     async def scene(kubelet: FakeKubelet) -> None:
-        async with plugin(FakeNvml(Gpu("GPU-a")), publisher=publisher):
-            await api.until(lambda: gpu_ready(api) == ("True", "ready", text))
+        await api.until(lambda: gpu_ready(api) == ("True", "ready", text))
 
-    play(scene)
+    play(scene, plugin(FakeNvml(Gpu("GPU-a")), publisher=publisher))
 
 
 def lost_by(api: FakeApiServer) -> list[tuple[str, str, bool]] | None:
@@ -181,79 +176,75 @@ def lost_by(api: FakeApiServer) -> list[tuple[str, str, bool]] | None:
 
 def test_an_xid_and_the_recovery_are_events_and_in_the_annotation(play, plugin, api, publisher) -> None:
     """The words say which GPU, what happened and what to do."""
+    gpu = Gpu("GPU-a")
 
     async def scene(kubelet: FakeKubelet) -> None:
-        gpu = Gpu("GPU-a")
-        async with plugin(FakeNvml(gpu, Gpu("GPU-b", minor=1)), publisher=publisher):
-            await kubelet.until(lambda: kubelet.devices() and gpu.sets)
-            gpu.raise_xid(79)
-            await kubelet.until(lambda: kubelet.devices()["GPU-a"] == "Unhealthy")
-            await api.until(lambda: api.said() == [("GPUUnhealthy", 1)])
-            assert (
-                "GPU-a) is Unhealthy: Xid 79: GPU has fallen off the bus; reboot the host"
-                in (api.events[0]["message"])
-            )
-            await api.until(lambda: lost_by(api) == [("GPU-a", "xid-79", True)])
-            await kubelet.until(lambda: kubelet.devices()["GPU-a"] == "Healthy")
-            await api.until(lambda: api.said() == [("GPUUnhealthy", 1), ("GPUHealthy", 1)])
-            await api.until(lambda: lost_by(api) == [])
+        await kubelet.until(lambda: kubelet.devices() and gpu.sets)
+        gpu.raise_xid(79)
+        await kubelet.until(lambda: kubelet.devices()["GPU-a"] == "Unhealthy")
+        await api.until(lambda: api.said() == [("GPUUnhealthy", 1)])
+        assert (
+            "GPU-a) is Unhealthy: Xid 79: GPU has fallen off the bus; reboot the host"
+            in (api.events[0]["message"])
+        )
+        await api.until(lambda: lost_by(api) == [("GPU-a", "xid-79", True)])
+        await kubelet.until(lambda: kubelet.devices()["GPU-a"] == "Healthy")
+        await api.until(lambda: api.said() == [("GPUUnhealthy", 1), ("GPUHealthy", 1)])
+        await api.until(lambda: lost_by(api) == [])
 
-    play(scene)
+    play(scene, plugin(FakeNvml(gpu, Gpu("GPU-b", minor=1)), publisher=publisher))
 
 
 def test_a_gpu_that_is_cut_into_mig_devices_is_not_called_gone(play, plugin, api, publisher) -> None:
     """With the strategy mixed it is offered no more, but it is there; a MIG device that is no more is told."""
+    gpu = Gpu("GPU-a", name="NVIDIA H100 80GB HBM3")
 
     async def scene(kubelet: FakeKubelet) -> None:
-        gpu = Gpu("GPU-a", name="NVIDIA H100 80GB HBM3")
-        async with plugin(FakeNvml(gpu, Gpu("GPU-b", minor=1)), publisher=publisher, mig_strategy="mixed"):
-            await kubelet.until(lambda: len(kubelet.devices()) == 2)
-            gpu.mig = [Mig("MIG-1")]
-            await kubelet.until(lambda: kubelet.devices("nvidia.com/mig-1g.10gb"))
-            gpu.mig = []
-            await api.until(lambda: ("GPUGone", 1) in api.said())
-            messages = [event["message"] for event in api.events if event["reason"] == "GPUGone"]
-            assert "MIG device 0:0 (1g.10gb of GPU-a, MIG-1) is gone" in messages[0]
+        await kubelet.until(lambda: len(kubelet.devices()) == 2)
+        gpu.mig = [Mig("MIG-1")]
+        await kubelet.until(lambda: kubelet.devices("nvidia.com/mig-1g.10gb"))
+        gpu.mig = []
+        await api.until(lambda: ("GPUGone", 1) in api.said())
+        messages = [event["message"] for event in api.events if event["reason"] == "GPUGone"]
+        assert "MIG device 0:0 (1g.10gb of GPU-a, MIG-1) is gone" in messages[0]
 
-    play(scene)
+    play(scene, plugin(FakeNvml(gpu, Gpu("GPU-b", minor=1)), publisher=publisher, mig_strategy="mixed"))
 
 
 def test_a_gpu_of_which_nothing_is_offered_is_an_event_and_in_the_annotation(
     play, plugin, api, publisher
 ) -> None:
     """MIG is on, and nothing was cut: the usual state after a reboot. What to do is said, and that it was done."""
+    gpu = Gpu("GPU-a", mig=[])
 
     async def scene(kubelet: FakeKubelet) -> None:
-        gpu = Gpu("GPU-a", mig=[])
-        async with plugin(FakeNvml(gpu), publisher=publisher, mig_strategy="mixed"):
-            await api.until(lambda: api.said() == [("GPUNotOffered", 1)])
-            message = api.events[0]["message"]
-            assert "GPU-a) is not offered: MIG is on, but the plugin sees no MIG device there" in message
-            assert "nvidia-smi mig -i 0 -cgi" in message
-            await api.until(lambda: lost_by(api) == [("GPU-a", "mig-uncut", False)])
-            gpu.mig = [Mig("MIG-1")]
-            await api.until(lambda: api.said() == [("GPUNotOffered", 1), ("GPUOffered", 1)])
-            await api.until(lambda: lost_by(api) == [])
+        await api.until(lambda: api.said() == [("GPUNotOffered", 1)])
+        message = api.events[0]["message"]
+        assert "GPU-a) is not offered: MIG is on, but the plugin sees no MIG device there" in message
+        assert "nvidia-smi mig -i 0 -cgi" in message
+        await api.until(lambda: lost_by(api) == [("GPU-a", "mig-uncut", False)])
+        gpu.mig = [Mig("MIG-1")]
+        await api.until(lambda: api.said() == [("GPUNotOffered", 1), ("GPUOffered", 1)])
+        await api.until(lambda: lost_by(api) == [])
 
-    play(scene)
+    play(scene, plugin(FakeNvml(gpu), publisher=publisher, mig_strategy="mixed"))
 
 
 def test_a_gpu_that_is_lost_before_the_start_is_an_event_and_in_the_annotation(
     play, plugin, api, publisher
 ) -> None:
     """It has no UUID to tell; that it is back is said too."""
+    lost = Gpu("GPU-a", error=pynvml.NVML_ERROR_GPU_IS_LOST)
 
     async def scene(kubelet: FakeKubelet) -> None:
-        lost = Gpu("GPU-a", error=pynvml.NVML_ERROR_GPU_IS_LOST)
-        async with plugin(FakeNvml(lost, Gpu("GPU-b", minor=1)), publisher=publisher):
-            await api.until(lambda: api.said() == [("GPUNotOffered", 1)])
-            assert api.events[0]["message"].startswith("GPU 0 is not offered: NVML: GPU is lost")
-            await api.until(lambda: lost_by(api) == [("", "gpu-lost", False)])
-            lost.error = None
-            await api.until(lambda: api.said() == [("GPUNotOffered", 1), ("GPUOffered", 1)])
-            await api.until(lambda: lost_by(api) == [])
+        await api.until(lambda: api.said() == [("GPUNotOffered", 1)])
+        assert api.events[0]["message"].startswith("GPU 0 is not offered: NVML: GPU is lost")
+        await api.until(lambda: lost_by(api) == [("", "gpu-lost", False)])
+        lost.error = None
+        await api.until(lambda: api.said() == [("GPUNotOffered", 1), ("GPUOffered", 1)])
+        await api.until(lambda: lost_by(api) == [])
 
-    play(scene)
+    play(scene, plugin(FakeNvml(lost, Gpu("GPU-b", minor=1)), publisher=publisher))
 
 
 def test_gpus_that_cannot_be_counted_are_reported_and_nvml_is_started_again(
@@ -288,38 +279,36 @@ def test_gpus_that_cannot_be_counted_are_reported_and_nvml_is_started_again(
 
 def test_a_driver_that_is_missing_is_reported_and_that_it_came(play, plugin, api, publisher) -> None:
     """A node that waits for its driver says so where people look: at the node."""
+    nvml = FakeNvml(Gpu("GPU-a"), init_error=pynvml.NVML_ERROR_DRIVER_NOT_LOADED)
 
     async def scene(kubelet: FakeKubelet) -> None:
-        nvml = FakeNvml(Gpu("GPU-a"), init_error=pynvml.NVML_ERROR_DRIVER_NOT_LOADED)
-        async with plugin(nvml, publisher=publisher, fail_on_init_error=False):
-            await api.until(lambda: api.said() == [("GPUsNotOffered", 1)])
-            assert "Driver Not Loaded" in api.events[0]["message"]
-            nvml.init_error = None
-            await kubelet.until(lambda: kubelet.devices() == {"GPU-a": "Healthy"})
-            await api.until(lambda: api.said()[1:] == [("GPUsOffered", 1)])
+        await api.until(lambda: api.said() == [("GPUsNotOffered", 1)])
+        assert "Driver Not Loaded" in api.events[0]["message"]
+        nvml.init_error = None
+        await kubelet.until(lambda: kubelet.devices() == {"GPU-a": "Healthy"})
+        await api.until(lambda: api.said()[1:] == [("GPUsOffered", 1)])
 
-    play(scene)
+    play(scene, plugin(nvml, publisher=publisher, fail_on_init_error=False))
 
 
 def test_an_api_server_that_hangs_or_refuses_does_not_disturb(play, plugin, api, publisher, caplog) -> None:
     """Health goes its way; one line in the log; what happened meanwhile is told when it can be."""
     api.hang, api.refuse = threading.Event(), NO
+    gpu = Gpu("GPU-a")
 
     async def scene(kubelet: FakeKubelet) -> None:
-        gpu = Gpu("GPU-a")
-        async with plugin(FakeNvml(gpu), publisher=publisher):
-            await kubelet.until(lambda: kubelet.devices() and gpu.sets)
-            for _ in range(2):
-                gpu.raise_xid(79)
-                await kubelet.until(lambda: kubelet.devices()["GPU-a"] == "Unhealthy")
-                await kubelet.until(lambda: kubelet.devices()["GPU-a"] == "Healthy")
-                api.hang.set()  # from now on it refuses
-                await api.until(lambda: len(api.requests) > 10)
-            api.refuse = None
-            await api.until(lambda: sorted(api.said()) == [("GPUHealthy", 2), ("GPUUnhealthy", 2)])
+        await kubelet.until(lambda: kubelet.devices() and gpu.sets)
+        for _ in range(2):
+            gpu.raise_xid(79)
+            await kubelet.until(lambda: kubelet.devices()["GPU-a"] == "Unhealthy")
+            await kubelet.until(lambda: kubelet.devices()["GPU-a"] == "Healthy")
+            api.hang.set()  # from now on it refuses
+            await api.until(lambda: len(api.requests) > 10)
+        api.refuse = None
+        await api.until(lambda: sorted(api.said()) == [("GPUHealthy", 2), ("GPUUnhealthy", 2)])
 
     with caplog.at_level(logging.INFO, logger="gpunode.deviceplugin"):
-        play(scene)
+        play(scene, plugin(FakeNvml(gpu), publisher=publisher))
     messages = [record.getMessage() for record in caplog.records if record.name.endswith("writer")]
     assert [line for line in messages if line.startswith("events")] == [
         f"events cannot be written: {NO}; trying again, at last every 0 s"
@@ -359,13 +348,11 @@ def test_annotations_are_written_again_on_a_node_that_may_be_a_new_one() -> None
     assert pending.due(0.0) is None
     for key, now in (("status", 0.0), ("memory", 60.0)):
         pending.add((key, "text"), now)
-        write = pending.due(now)
-        assert write is not None
-        assert pending.done(write, 200, now)
+        assert pending.done(due(pending, now), 200, now)
         assert pending.due(now + REFRESH - 1) is None
-    write = pending.due(60.0 + REFRESH)
-    assert write is not None
-    assert write.body == {"metadata": {"annotations": {"status": "text", "memory": "text"}}}
+    assert due(pending, 60.0 + REFRESH).body == {
+        "metadata": {"annotations": {"status": "text", "memory": "text"}}
+    }
 
 
 def test_last_words_are_reported_and_not_waited_for_long(api, publisher) -> None:

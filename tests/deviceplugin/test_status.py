@@ -176,15 +176,15 @@ def statuses(caplog: pytest.LogCaptureFixture) -> list[Status]:
 
 
 def test_every_change_is_in_the_log_once(play, plugin, caplog) -> None:
-    async def scene(kubelet: FakeKubelet) -> None:
-        gpu = Gpu("GPU-a")
-        async with plugin(FakeNvml(gpu, Gpu("GPU-b", minor=1))):
-            await kubelet.until(lambda: kubelet.devices() and gpu.sets)
-            gpu.raise_xid(79)
-            await kubelet.until(lambda: kubelet.devices()["GPU-a"] == "Unhealthy")
-            await kubelet.until(lambda: kubelet.devices()["GPU-a"] == "Healthy")
+    gpu = Gpu("GPU-a")
 
-    play(scene)
+    async def scene(kubelet: FakeKubelet) -> None:
+        await kubelet.until(lambda: kubelet.devices() and gpu.sets)
+        gpu.raise_xid(79)
+        await kubelet.until(lambda: kubelet.devices()["GPU-a"] == "Unhealthy")
+        await kubelet.until(lambda: kubelet.devices()["GPU-a"] == "Healthy")
+
+    play(scene, plugin(FakeNvml(gpu, Gpu("GPU-b", minor=1))))
     published = statuses(caplog)
     assert published[0].problem == published[0].not_ready == STARTING
     assert all(before != after for before, after in itertools.pairwise(published))

@@ -129,15 +129,10 @@ def test_books_count_what_is_noted_and_what_is_published(
     assert free(first) == (10, 10)
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        '[{"uid":"a"}]',
-        *(f'[{{"uid":"a","container":"c","gpus":{{"GPU-n-0":{units}}}}}]' for units in ("-4", "0", "1e999")),
-        "7",
-        '[["a"]]',
-    ],
-)
+UNITS = [f'[{{"uid":"a","container":"c","gpus":{{"GPU-n-0":{units}}}}}]' for units in ("-4", "0", "1e999")]
+
+
+@pytest.mark.parametrize("text", ['[{"uid":"a"}]', *UNITS, "7", '[["a"]]'])
 def test_what_cannot_be_read_moves_nobody(text: str) -> None:
     """The sizes beside it still count."""
     there = node("n", 10, 10, published=True)

@@ -66,10 +66,16 @@ class Cluster:
         return touched
 
 
-def test_a_pod_that_was_refused_just_before_there_was_room_is_touched_once() -> None:
+@pytest.fixture
+def cluster() -> Cluster:
+    """One that has refused the pod `large`."""
+    made = Cluster()
+    assert not made.ask("large")
+    return made
+
+
+def test_a_pod_that_was_refused_just_before_there_was_room_is_touched_once(cluster: Cluster) -> None:
     """The scheduler knew of the end before the ledger did, and would not ask again for five minutes."""
-    cluster = Cluster()
-    assert not cluster.ask("large")
     cluster.ledger.drop_pod("uid-a")
 
     assert cluster.after(0.1) == []
@@ -78,9 +84,7 @@ def test_a_pod_that_was_refused_just_before_there_was_room_is_touched_once() -> 
     assert cluster.ask("large")
 
 
-def test_a_pod_that_the_scheduler_asks_about_itself_is_left_alone() -> None:
-    cluster = Cluster()
-    assert not cluster.ask("large")
+def test_a_pod_that_the_scheduler_asks_about_itself_is_left_alone(cluster: Cluster) -> None:
     cluster.ledger.drop_pod("uid-a")
     assert cluster.after(0.1) == []
     assert cluster.ask("large")
@@ -99,9 +103,7 @@ def test_a_pod_that_the_scheduler_asks_about_itself_is_left_alone() -> None:
         pytest.param(lambda scene: scene.ledger.drop_node("n"), id="the-node-is-gone"),
     ],
 )
-def test_where_no_room_is_added_nobody_is_touched(happens: Any) -> None:
-    cluster = Cluster()
-    assert not cluster.ask("large")
+def test_where_no_room_is_added_nobody_is_touched(cluster: Cluster, happens: Any) -> None:
     happens(cluster)
     assert cluster.after(0.1) == []
     assert cluster.after(ITSELF) == []
@@ -116,9 +118,7 @@ def test_only_those_for_whom_the_room_is_enough_are_touched() -> None:
     assert cluster.after(ITSELF) == ["default/pods/small/status"]
 
 
-def test_a_new_node_is_room() -> None:
-    cluster = Cluster()
-    assert not cluster.ask("large")
+def test_a_new_node_is_room(cluster: Cluster) -> None:
     cluster.ledger.put_node(node("m", 10))
     cluster.after(0.1)
     assert cluster.after(ITSELF) == ["default/pods/large/status"]
@@ -127,9 +127,9 @@ def test_a_new_node_is_room() -> None:
 @pytest.mark.parametrize(
     ("code", "again"), [(0, True), (503, True), (403, True), (422, True), (404, False), (409, False)]
 )
-def test_a_touch_that_failed_is_tried_again_unless_the_pod_is_gone(code: int, again: bool) -> None:
-    cluster = Cluster()
-    assert not cluster.ask("large")
+def test_a_touch_that_failed_is_tried_again_unless_the_pod_is_gone(
+    cluster: Cluster, code: int, again: bool
+) -> None:
     cluster.ledger.drop_pod("uid-a")
     cluster.after(0.1)
     cluster.api.code = code
@@ -138,9 +138,7 @@ def test_a_touch_that_failed_is_tried_again_unless_the_pod_is_gone(code: int, ag
     assert bool(cluster.after(ITSELF)) == again
 
 
-def test_a_pod_that_nobody_asks_about_any_more_is_forgotten() -> None:
-    cluster = Cluster()
-    assert not cluster.ask("large")
+def test_a_pod_that_nobody_asks_about_any_more_is_forgotten(cluster: Cluster) -> None:
     cluster.after(FORGET)
     cluster.ledger.drop_pod("uid-a")
     cluster.after(0.1)
@@ -159,9 +157,7 @@ def test_no_more_are_touched_than_there_is_room_for() -> None:
     assert len(cluster.after(ITSELF)) == 3
 
 
-def test_room_that_another_has_taken_is_none() -> None:
-    cluster = Cluster()
-    assert not cluster.ask("large")
+def test_room_that_another_has_taken_is_none(cluster: Cluster) -> None:
     cluster.ledger.drop_pod("uid-a")
     assert cluster.after(0.1) == []
     cluster.ledger.put_pod(pod("c", 8, on="n", **{INDEX: "0"}))

@@ -102,8 +102,7 @@ class Reclaim:
         if silent:
             self._warn(
                 "GPUs that pods use by an earlier configuration are not reserved: the kubelet does not report them "
-                "(before Kubernetes 1.20, or with another --root-dir, it cannot); drain this node before you change how its GPUs are "
-                "shared"
+                "(before Kubernetes 1.20, or with another --root-dir); drain this node before you change how its GPUs are shared"
             )
         if after or (reported is None and not silent):
             self._open.set()

@@ -13,6 +13,7 @@ import os
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 
 from gpunode.contract.config import Config, file_name
@@ -128,12 +129,11 @@ class ResourceServer:
         promised: Promised | None = None,
     ) -> None:
         self.resource = resource
-        self._state = state
         self._config = config
         self._metrics = metrics
         self._specs = specs
         self._changed = changed
-        self._promised = promised
+        self._make = partial(Service, resource, state, config, metrics, specs, self._stream_changed, promised)
         self._kubelet = Path(config.kubelet_socket)
         self._socket = self._kubelet.parent / f"nvidia-{file_name(resource)}.sock"
         self._wakeup = asyncio.Event()
@@ -231,15 +231,7 @@ class ResourceServer:
         """
         # A short name: the path of a socket has 107 characters at most.
         fresh = self._socket.with_name(f".{os.urandom(4).hex()}.sock")
-        service = Service(
-            self.resource,
-            self._state,
-            self._config,
-            self._metrics,
-            self._specs,
-            self._stream_changed,
-            self._promised,
-        )
+        service = self._make()
         # A request may name every unit twice: as available, and as one that must be included.
         unary = service.unary()
         # Without a CDI specification, which takes files, an allocation never waits.

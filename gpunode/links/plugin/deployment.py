@@ -21,7 +21,7 @@ from gpunode.links import node as nodes
 from gpunode.links.node import GPU_LABEL, RUNTIME_LABEL, Node, labels
 from gpunode.links.plugin import condition, daemonset, published
 from gpunode.links.plugin.daemonset import State
-from gpunode.model import PluginConfig, PluginImage, PluginPublish
+from gpunode.model import PluginConfig, PluginImage, PluginPublish, Title
 from gpunode.wording import advise
 
 PLAIN = PluginPublish()
@@ -119,9 +119,8 @@ def plan(
     """What `deploy` would change; not `strict`: also for a user without the rights to do it. `notify` gets what is not known."""
     spec = _fit(api, spec)
     would = component(spec, EVERYWHERE, seconds=0).plan(api, strict=strict, notify=notify)
-    texts = published.read_annotations(api, spec.unpublished)
     left = () if spec.publish.condition else condition.read_nodes(api)
-    return (*would, *_removals(texts), *map(_condition, left))
+    return (*would, *_removals(published.read_annotations(api, spec.unpublished), left))
 
 
 def deploy(api: Api, spec: Spec, scope: Scope = EVERYWHERE, *, seconds: float, notify: OnProgress) -> Rollout:
@@ -132,9 +131,9 @@ def deploy(api: Api, spec: Spec, scope: Scope = EVERYWHERE, *, seconds: float, n
     """
     spec, before = _fit(api, spec), daemonset.every_pod(api, spec.namespace)
     differences, states = component(spec, scope, before, seconds=seconds).deploy(api, notify)
-    differences += _removals(published.remove_annotations(api, spec.unpublished))
-    differences += () if spec.publish.condition else tuple(map(_condition, condition.remove(api, notify)))
-    return Rollout(differences, states)
+    texts = published.remove_annotations(api, spec.unpublished)
+    gone = () if spec.publish.condition else condition.remove(api, notify)
+    return Rollout(differences + _removals(texts, gone), states)
 
 
 K0S = "/var/lib/k0s/kubelet"  # source: docs.k0sproject.io, storage: its kubelets' --root-dir
@@ -227,15 +226,13 @@ def pods_on(api: Api, namespace: str, on: Collection[str]) -> list[Object]:
     return [pod for pod in daemonset.every_pod(api, namespace) if daemonset.place(pod) in on]
 
 
-def _removals(texts: Mapping[tuple[str, str], str]) -> tuple[Difference, ...]:
-    return tuple(
-        Difference(published.annotation_title(*place), "removed", (f"-{text}",))
-        for place, text in texts.items()
-    )
-
-
-def _condition(node: str) -> Difference:
-    return Difference(condition.title(node), "removed")
+def _removals(texts: Mapping[tuple[str, str], str], conditions: Iterable[str]) -> tuple[Difference, ...]:
+    """Of what the plugin published: annotations by node and key, and nodes with the condition."""
+    notes = [
+        Difference(Title("Node", node, part=f"annotation {key}"), "removed", (f"-{text}",))
+        for (node, key), text in texts.items()
+    ]
+    return (*notes, *(Difference(condition.title(node), "removed") for node in conditions))
 
 
 def all_objects(namespace: str) -> list[Object]:
@@ -294,10 +291,14 @@ def find_removable(api: Api, namespace: str, *, notify: OnProgress) -> tuple[str
             hint=f"Name it with `--namespace {places[0]}`, or with cluster.namespace in the inventory.",
         )
     left = tuple(title(pod) for pod in _leftovers(api, namespace))
-    annotations = tuple(str(published.annotation_title(*place)) for place in published.read_annotations(api))
-    annotations += tuple(str(condition.title(node)) for node in condition.read_nodes(api))
+    notes = _removals(published.read_annotations(api), condition.read_nodes(api))
     objects = apply.find_removable(api, all_objects(namespace), notify=notify)
-    return left + objects + annotations + tuple(_label(node) for node in _labelled_nodes(api))
+    return (
+        left
+        + objects
+        + tuple(str(each.title) for each in notes)
+        + tuple(_label(node) for node in _labelled_nodes(api))
+    )
 
 
 def remove(api: Api, namespace: str, *, seconds: float, notify: OnProgress) -> tuple[str, ...]:
@@ -310,10 +311,7 @@ def remove(api: Api, namespace: str, *, seconds: float, notify: OnProgress) -> t
     for pod in left:
         api.delete("Pod", pod["metadata"]["name"], namespace)
     removed = apply.remove(api, all_objects(namespace), seconds=seconds, notify=notify)
-    annotations = tuple(
-        str(published.annotation_title(*place)) for place in published.remove_annotations(api)
-    )
-    annotations += tuple(str(condition.title(node)) for node in condition.remove(api, notify))
+    notes = _removals(published.remove_annotations(api), condition.remove(api, notify))
     marked = _labelled_nodes(api)  # last: a node that has lost its labels is not found by them
     for node in marked:
         kept = {
@@ -323,7 +321,7 @@ def remove(api: Api, namespace: str, *, seconds: float, notify: OnProgress) -> t
         }
         labels.write(api, node, kept)
     titles = tuple(_label(node) for node in marked)
-    return tuple(title(pod) for pod in left) + removed + annotations + titles
+    return (*(title(pod) for pod in left), *removed, *(str(each.title) for each in notes), *titles)
 
 
 def _elsewhere(api: Api, namespace: str) -> list[str]:

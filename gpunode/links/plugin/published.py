@@ -21,7 +21,6 @@ from gpunode.contract.status import (
 )
 from gpunode.errors import ClusterError, HttpError, Problem
 from gpunode.links.node import GPU_LABEL, Node
-from gpunode.model import Title
 from gpunode.wording import advise
 
 COMPONENT = "gpunode-device-plugin"  # source of its events
@@ -192,8 +191,3 @@ def remove_annotations(api: Api, keys: Iterable[str] = ANNOTATIONS) -> Mapping[t
     for name, key in texts:
         api.merge("Node", name, {"metadata": {"annotations": {key: None}}})
     return texts
-
-
-def annotation_title(node: str, key: str) -> Title:
-    """How messages name a node's annotation."""
-    return Title("Node", node, part=f"annotation {key}")
