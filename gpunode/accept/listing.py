@@ -19,6 +19,7 @@ from typing import Any
 
 from gpunode.contract.offer import claim_of
 from gpunode.deviceplugin.cuda import CAPABILITY, Cuda, CudaError, load
+from gpunode.deviceplugin.directory import alive
 from gpunode.deviceplugin.gpus import compute_pids, pci_address, process_name
 from gpunode.deviceplugin.kubelet.messages import containers_devices
 from gpunode.deviceplugin.nvml import Nvml, NVMLError
@@ -32,18 +33,22 @@ ANSWERED = 5.0  # seconds
 AGAIN = 1.2  # seconds: what NVML calls utilization is of the last second at most
 
 # The kubelet's pod-resources API: kubeadm's, k3s's and RKE2's, that of k0s, of MicroK8s. A container does not have them.
-KUBELETS = tuple(
+POD_RESOURCES = tuple(
     Path(root, "kubelet/pod-resources/kubelet.sock")
     for root in ("/var/lib", "/var/lib/k0s", "/var/snap/microk8s/common/var/lib")
 )
+KUBELET = Path("/var/lib/kubelet/device-plugins/kubelet.sock")  # of all of them, whatever their --root-dir
 
 Entry = dict[str, Any]
 
 
-def pods_by_device(sockets: Iterable[Path]) -> dict[str, str] | None:
+def pods_by_device(sockets: Iterable[Path], kubelet: Path) -> dict[str, str] | None:
     """UUID → the pod (namespace/name) that has this device or a share of it. None: a kubelet is there, but does not say."""
     held: dict[str, str] = {}
-    for socket in filter(Path.exists, sockets):
+    there = [*filter(Path.exists, sockets)]
+    if not there and alive(kubelet):
+        return None
+    for socket in there:
         try:
             answer = asyncio.run(call(socket, "/v1.PodResourcesLister/List", b"", seconds=ANSWERED))
         except RpcError as error:
@@ -140,7 +145,10 @@ def main(library: Any = None, nvml: Any = None) -> int:
         driver = ""
         try:
             nvml.nvmlInit()
-            driver, gpus = nvml.nvmlSystemGetDriverVersion(), list(devices(nvml, pods_by_device(KUBELETS)))
+            driver, gpus = (
+                nvml.nvmlSystemGetDriverVersion(),
+                list(devices(nvml, pods_by_device(POD_RESOURCES, KUBELET))),
+            )
         except NVMLError:
             gpus = list(_by_cuda(Cuda(library)))
     except CudaError as error:

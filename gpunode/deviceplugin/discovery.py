@@ -16,17 +16,7 @@ from gpunode.contract.status import LAYOUT, Reason
 from . import limits
 from .cdi import CdiUnavailable, Specs
 from .cordon import Cordons
-from .gpus import (
-    NVML_SILENT,
-    Described,
-    Handles,
-    count_gpus,
-    describe,
-    describe_all,
-    read_links,
-    reason_of,
-    text,
-)
+from .gpus import NVML_SILENT, Described, Handles, describe, describe_all, read_links, reason_of, text
 from .kubelet.reclaim import Reclaim
 from .mps.report import Follower
 from .state import NodeState
@@ -170,7 +160,7 @@ class Discovery:
         """Publish the devices that NVML lists now; a known GPU that does not answer keeps its last description."""
         unidentified: dict[str, Reason] = {}
         try:
-            number = await self._calls.within(DEADLINE, count_gpus, self._nvml)
+            number = await self._calls.within(DEADLINE, self._nvml.nvmlDeviceGetCount)
         except (asyncio.TimeoutError, self._nvml.NVMLError) as error:
             self._uncounted, why = True, _why(error)
             why = Reason(why.code, f"cannot count the GPUs: {why}")

@@ -80,11 +80,6 @@ def text(value: str | bytes) -> str:
 GIB = 1024 * MIB
 
 
-def count_gpus(nvml: Any) -> int:
-    """Number of GPUs that NVML knows, including those that do not answer."""
-    return int(nvml.nvmlDeviceGetCount())
-
-
 @dataclass(frozen=True, slots=True)
 class Described:
     """A GPU and its MIG devices. `refused`: why others cannot be described, by their index."""

@@ -18,7 +18,7 @@ from .faults import MODEL
 
 LIST = (
     "import sys; from pathlib import Path; from gpunode.accept import listing; "
-    "listing.KUBELETS = (Path(sys.argv[1]),); listing.main()"
+    "listing.POD_RESOURCES = (Path(sys.argv[1]),); listing.main()"
 )
 
 
@@ -36,8 +36,12 @@ def test_the_kubelet_is_asked_which_pods_have_which_gpus(
 
     async def scene() -> None:
         async with Lister(*pods).serving(sockets / "kubelet.sock", method):
-            asked = [sockets / "absent.sock", sockets / "kubelet.sock"]
-            assert await asyncio.to_thread(pods_by_device, asked) == held
+            absent, there = sockets / "absent.sock", sockets / "kubelet.sock"
+            assert await asyncio.to_thread(pods_by_device, [absent, there], there) == held
+            assert (
+                await asyncio.to_thread(pods_by_device, [absent], there) is None
+            )  # it has another --root-dir
+            assert await asyncio.to_thread(pods_by_device, [absent], absent) == {}
 
     asyncio.run(scene())
 

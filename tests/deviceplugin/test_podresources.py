@@ -58,10 +58,6 @@ class Lister:
         self.asking()
         return api.ListPodResourcesResponse(pod_resources=self.pods)
 
-    async def once(self) -> None:
-        """Wait until it has been asked once more."""
-        await self.until(self.asked + 1)
-
     @contextlib.asynccontextmanager
     async def serving(self, socket: Path, method: str = "List") -> AsyncIterator[None]:
         server = grpc.aio.server()

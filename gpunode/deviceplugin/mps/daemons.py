@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping
 from gpunode.contract.config import Config
 from gpunode.contract.offer import VOLTA, CannotOffer, ClientLimits, Device, offers
 
-from ..gpus import Handles, count_gpus, describe, explain
+from ..gpus import Handles, describe, explain
 from ..threads import Calls, wait_at_most
 from .modes import ComputeModes, InUse, ModeError
 from .report import DaemonState, ReportServer, log_path, pipe_path
@@ -282,7 +282,7 @@ class Supervisor:
 
     async def _read_limits(self, config: Config) -> Mapping[str, ClientLimits]:
         """ClientLimits by the UUID of each GPU that is shared by MPS. Raises NVMLError, TimeoutError, CannotOffer."""
-        number = await self._calls.within(DEADLINE, count_gpus, self._nvml)
+        number = await self._calls.within(DEADLINE, self._nvml.nvmlDeviceGetCount)
         described = await asyncio.gather(*(self._describe(index) for index in range(number)))
         devices = [device for group in described for device in group]
         units = [
