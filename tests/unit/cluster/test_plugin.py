@@ -652,15 +652,14 @@ def test_what_a_killed_plugin_left_on_its_node_is_taken_away(
     ("kubelet", "root"), [("v1.35.3+k0s.0", "/var/lib/k0s/kubelet"), ("v1.36.1", "/var/lib/kubelet")]
 )
 def test_the_kubelets_of_k0s_say_elsewhere_what_pods_have(
-    api: Api, fake: FakeApi, told: list[str], kubelet: str, root: str
+    api: Api, fake: FakeApi, deploy: Deploy, kubelet: str, root: str
 ) -> None:
     """By their versions, where all are such; as the plan shows."""
     for name, version in (("a", "v1.36.1+k0s"), ("b", kubelet)):
         add_node(fake, name, 1, labels=GPU_NODE)
         fake.update("Node", name, status={"nodeInfo": {"kubeletVersion": version}})
     PluginController(fake)
-    planned = plugin.plan(api, Spec(NS, IMAGE))
-    for changes in (planned, plugin.deploy(api, Spec(NS, IMAGE), seconds=9, notify=told.append).differences):
+    for changes in (plugin.plan(api, Spec(NS, IMAGE)), deploy().differences):
         shown = [line.strip("+ ") for each in changes for line in each.lines]
         assert shown.count(f"path: {root}/pod-resources") == 2
         assert shown.count("path: /var/lib/kubelet/device-plugins") == 2
