@@ -289,10 +289,8 @@ def _judge_node(cluster: Cluster, item: Object, judged: Judged | None = None) ->
     fewer = offers_none or node.short or node.allocatable < node.capacity
     wrong = why_fewer(cluster, [node.name], ready=bool(fewer), judged=judged).get(node.name)
     if wrong and not (closed and wrong.layer == "node"):
-        fix: str = advise(f"`gpunode verify --limit {node.name}` inspects its host and names the fix.")
-        if wrong.code == CORDONED:
-            fix = lines(_give_back(uuid) for uuid in _cordoned_gpus(cluster, node.name))
-        yield replace(wrong, fix=wrong.fix or fix)
+        verify = advise(f"`gpunode verify --limit {node.name}` inspects its host and names the fix.")
+        yield replace(wrong, fix=wrong.fix or verify)
     if not node.ready:
         yield from closed
     stamp = read_stamp(node.accepted) if node.accepted else None
@@ -407,6 +405,9 @@ def why_fewer(
         )
         for node in known
     }
+    for name, problem in wrong.items():
+        if problem.code == CORDONED:
+            wrong[name] = replace(problem, fix=lines(map(_give_back, _cordoned_gpus(cluster, name))))
     return {**wrong, **_broken_links(_judge_hosts(cluster, names) if judged is None else judged)}
 
 

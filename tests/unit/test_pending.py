@@ -97,6 +97,8 @@ UNBOUND = "0/1 nodes are available: pod has unbound immediate PersistentVolumeCl
         pytest.param(Waiting(pod(priority=9, preemptionPolicy="Never"), [node("n1")], FULL), ["in-use"], "preemptionPolicy keeps", id="that it may not end"),
         pytest.param(Waiting(pod(gpus=8), [node("n1"), node("n2", 2)], ()), ["too-many"], "no node has more than 4", id="more than any node has"),
         pytest.param(Waiting(pod(gpus=8), [node("n1")], FULL), ["too-many"], "at most 4", id="too many is told before in use"),
+        pytest.param(Waiting(pod(gpus=8), [node("n1", 3, counted=4), node("n2", 0, counted=4)], (), wrong={"n2": Problem("no-pod", "no pod")}), ["too-many"], "no node has more than 4", id="too many, and no repair helps"),
+        pytest.param(Waiting(pod(gpus=8), [node("n1", 3, counted=4), node("n2", 0, counted=8)], (), wrong={"n2": Problem("no-pod", "no pod")}), ["no-pod"], "n2 offers 0 of 8", id="only a node with enough GPUs is to be repaired"),
         pytest.param(Waiting(pod(asks={SLICED: "1"}), [node("n1")], ()), ["no-such-resource"], "The nodes offer 4 nvidia.com/gpu", id="a shared name"),
         pytest.param(Waiting(pod(asks={SLICED: "1"}), [node("n1", 0, counted=4), node("n2")], ()), ["no-such-resource"], "Ask for nvidia.com/gpu", id="a shared name, and a node that is broken"),
         pytest.param(Waiting(pod(asks={MIG: "1"}), [node("n1")], FULL), ["no-such-resource"], "Ask for nvidia.com/gpu", id="MIG that nobody makes"),

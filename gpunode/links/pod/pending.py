@@ -67,14 +67,15 @@ class Waiting:
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """One node as the pod finds it. `short`: extended resources of which it offers too little, even empty; `taken`: resources of which
-    too little is `free` (in thousandths)."""
+    """One node as the pod finds it. `short`: extended resources of which it offers too little, even empty; `beyond`: of which it has
+    too few, as far as its kubelet has counted them; `taken`: resources of which too little is `free` (in thousandths)."""
 
     item: Object
     node: Node
     selected: bool
     taints: Sequence[Mapping[str, str]]
     short: Sequence[str]
+    beyond: Sequence[str]
     taken: Sequence[str]
     free: Mapping[str, int]
     users: Sequence[str]
@@ -89,6 +90,11 @@ class _Place:
             for name in self.short
             if name in self.node.resources
         )
+
+    @property
+    def has_room(self) -> bool:
+        """An empty node has room for the pod, or may have once it offers all of its GPUs."""
+        return not self.short or (self.fewer and not self.beyond)
 
 
 def is_waiting(pod: Object) -> bool:
@@ -149,26 +155,29 @@ def _places(waiting: Waiting) -> list[_Place]:
     users = _users(waiting.pods, need)
     places = []
     for item in waiting.nodes:
-        name = item["metadata"]["name"]
+        node = parse(item)
         room = {
             key: fit.thousandths(value)
             for key, value in ((item.get("status") or {}).get("allocatable") or {}).items()
         }
-        has = used.get(name, Counter())
+        has = used.get(node.name, Counter())
         counted = {key: amount for key, amount in need.items() if "/" in key or key in room}
         free = {key: room.get(key, 0) - has[key] for key in counted}
         short = [key for key, amount in counted.items() if "/" in key and amount > room.get(key, 0)]
+        known = {key: unit.capacity for key, unit in node.resources.items() if unit.capacity}
+        beyond = [key for key in short if key in known and need[key] > known[key] * fit.MILLI]
         taken = [key for key, amount in counted.items() if key not in short and amount > free[key]]
         places.append(
             _Place(
                 item,
-                parse(item),
+                node,
                 fit.selects(spec, item),
                 fit.untolerated(spec, item),
                 short,
+                beyond,
                 taken,
                 free,
-                users.get(name, ()),
+                users.get(node.name, ()),
             )
         )
     return places
@@ -258,7 +267,7 @@ def _sizes(pod: Object, places: Sequence[_Place]) -> Iterator[Problem]:
             if name in place.node.resources
         }
         most = max(sizes.values(), default=0)
-        if not 0 < most < count or any(place.fewer and not place.node.offers for place in places):
+        if not 0 < most < count or any(place.fewer and not place.beyond for place in places):
             continue
         largest = [node for node, size in sizes.items() if size == most]
         yield Problem(
@@ -272,9 +281,7 @@ def _sizes(pod: Object, places: Sequence[_Place]) -> Iterator[Problem]:
 def _selector(pod: Object, places: Sequence[_Place]) -> Iterator[Problem]:
     """No node with GPUs has the labels that it requires."""
     wanted = fit.selector(pod["spec"])
-    able = [place for place in places if not place.short or place.fewer] or [
-        place for place in places if place.node.offers
-    ]
+    able = [place for place in places if place.has_room] or [place for place in places if place.node.offers]
     if not wanted or not able or any(place.selected for place in able):
         return
     keys = fit.keys(pod["spec"])
@@ -299,7 +306,7 @@ def _selector(pod: Object, places: Sequence[_Place]) -> Iterator[Problem]:
 
 def _candidates(places: Sequence[_Place]) -> list[_Place]:
     """Nodes that could take the pod, were nothing in the way that passes."""
-    return [place for place in places if place.selected and (not place.short or place.fewer)]
+    return [place for place in places if place.selected and place.has_room]
 
 
 def _nodes(waiting: Waiting, places: Sequence[_Place]) -> Iterator[Problem]:

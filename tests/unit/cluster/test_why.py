@@ -272,7 +272,7 @@ def test_a_pod_bound_to_a_node_that_is_too_small_is_told_to_ask_for_fewer(why: W
     assert [reason["code"] for reason in read(result)[1]] == ["too-many", "pods-refused"]
 
 
-def test_a_node_with_a_cordoned_gpu_is_told_how_to_give_it_back(
+def test_who_lacks_a_cordoned_gpu_is_told_how_to_give_it_back(
     why: Why, fake: FakeApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     add_node(fake, "n1", 2, labels=GPU_NODE)
@@ -280,8 +280,10 @@ def test_a_node_with_a_cordoned_gpu_is_told_how_to_give_it_back(
     cordoned = Reason("cordoned", "cordoned by ann since 2026-01-01T00:00:00Z: fan")
     monkeypatch.setattr(commands.capacity, "why_not", lambda *_: Problem("cordoned", "1 of 2 are cordoned"))
     use(monkeypatch, NodeUsage("n1", (gpu("GPU-1"), gpu("GPU-2b", unhealthy=cordoned))))
-    (reason,) = read(why("node", "n1", "--json"))[1]
-    assert reason["fix"] == "`gpunode uncordon-gpu GPU-2b` gives it back; it disturbs no pod."
+    fake.put(waiting("a", 2, says="0/1 nodes are available: 1 Insufficient nvidia.com/gpu."))
+    for subject in ("node n1", "pod ml/a"):  # the pod would fit with it
+        (reason,) = read(why(*subject.split(), "--json"))[1]
+        assert reason["fix"] == "`gpunode uncordon-gpu GPU-2b` gives it back; it disturbs no pod."
 
 
 def test_a_pod_that_its_quota_keeps_from_being_created_is_explained(why: Why, fake: FakeApi) -> None:
