@@ -28,47 +28,7 @@ inventory, made = test_share.inventory, test_share.made  # its fixtures
 
 NODE, UNITS = "legacy", 16
 CHOSEN = "/run/gpushare-index"  # of the host: the GPU of the next container
-THEIRS = """
-import asyncio, sys
-from pathlib import Path
-from gpunode.contract.offer import Device, Unit
-from gpunode.deviceplugin.kubelet import messages
-from gpunode.deviceplugin.kubelet.allocate import Grant
-from gpunode.deviceplugin.rpc import Server, call
-
-FOLDER, NAME = Path("/var/lib/kubelet/device-plugins"), "aliyungpushare.sock"
-uuids, units = sys.argv[1].split(","), int(sys.argv[2])
-gpus = [Device(uuid=uuid, index="", name="", gpu=uuid, bus="", memory=None, numa=None, nodes=()) for uuid in uuids]
-devices = [Unit(f"{gpu.uuid}-_-{number}", gpu) for gpu in gpus for number in range(units)]
-
-async def options(_request):
-    return b""
-
-async def listed(_request):
-    yield b"".join(messages.device(one, "Healthy") for one in devices)
-    await asyncio.Event().wait()
-
-async def allocate(request):
-    answers = []
-    for ids in messages.ids_by_container(request):
-        index = open("/host/gpushare-index").read().strip()
-        count = str(len(ids))
-        envs = {"NVIDIA_VISIBLE_DEVICES": index, "ALIYUN_COM_GPU_MEM_IDX": index, "ALIYUN_COM_GPU_MEM_POD": count,
-                "ALIYUN_COM_GPU_MEM_CONTAINER": count, "ALIYUN_COM_GPU_MEM_DEV": str(units)}
-        answers.append(Grant(envs))
-    return messages.allocated(answers)
-
-async def main():
-    of = "/v1beta1.DevicePlugin/"
-    server = Server({of + "GetDevicePluginOptions": options, of + "Allocate": allocate}, {of + "ListAndWatch": listed})
-    await server.start(FOLDER / NAME)
-    request = messages.registration("v1beta1", NAME, "aliyun.com/gpu-mem", b"")
-    await call(FOLDER / "kubelet.sock", "/v1beta1.Registration/Register", request, seconds=20)
-    print("registered", flush=True)
-    await asyncio.Event().wait()
-
-asyncio.run(main())
-"""
+THEIRS = Path(__file__).with_name("gpushare.py").read_text()
 
 
 def theirs(lab: Lab, made: Pods) -> str:
