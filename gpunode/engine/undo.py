@@ -401,13 +401,16 @@ def _restore(
 def with_restarts(
     changes: Sequence[Change], due: Mapping[str, Sequence[str]], facts: Facts
 ) -> Iterable[Change]:
-    """The changes, with each unit restarted after the last of its files."""
-    last = {paths[-1]: unit for unit, paths in due.items()}
+    """The changes, with each unit's files together, at the place of the last, and its restart after them: one guard covers them."""
+    units = {path: unit for unit, paths in due.items() for path in paths}
+    own: dict[str, list[Change]] = {unit: [] for unit in due}
     for change in changes:
-        yield change
-        if isinstance(change, (WriteFile, RemoveFile)) and change.path in last:
-            unit = last[change.path]
-            ends = _ends(unit, facts)
-            yield Service(
-                unit, services.AT_START, restart=True, guards=tuple(due[unit]), ends=ends, drops=RUNTIME
-            )
+        unit = units.get(change.path) if isinstance(change, (WriteFile, RemoveFile)) else None
+        if unit is None:
+            yield change
+            continue
+        own[unit].append(change)
+        if len(own[unit]) == len(due[unit]):
+            yield from own[unit]
+            ends, guards = _ends(unit, facts), tuple(due[unit])
+            yield Service(unit, services.AT_START, restart=True, guards=guards, ends=ends, drops=RUNTIME)

@@ -130,11 +130,11 @@ FILES: list[tuple[list[Entry], dict[str, str | None], list[Change], list[Left]]]
         [],
         [irreversible("/a", "its original cannot be read: not UTF-8")],
     ),
-    # A unit is restarted once, after the last of its files; not for one that stays, nor while it is stopped.
+    # A unit is restarted once, right after its files; not for one that stays, nor while it is stopped.
     (
         [file("/a", "1", "2", unit=DOCKER), file("/b", None, "3"), file("/c", None, "4", unit=DOCKER)],
         {"/a": "2", "/b": "3", "/c": "4"},
-        [remove("/c", "4"), remove("/b", "3"), write("/a", "1", "2"), restart("/c", "/a")],
+        [remove("/b", "3"), remove("/c", "4"), write("/a", "1", "2"), restart("/c", "/a")],
         [],
     ),
     ([file("/a", "1", "2", unit=DOCKER)], {"/a": "9"}, [], [unchanged("/a", SINCE)]),

@@ -96,11 +96,7 @@ def selinux_boolean(_this: Run, change: Message) -> Message:
     state = "on" if change["on"] else "off"
     answer = run("setsebool", "-P", change["name"], state, timeout=300)
     if answer.status:
-        sentence = "setsebool -P %s %s: %s" % (
-            change["name"],
-            state,
-            (last(answer.message, 1) or ["no output"])[0],
-        )
+        sentence = "setsebool -P %s %s: %s" % (change["name"], state, last(answer.message, 1)[0])
         raise Failure("selinux-failed", sentence, last(answer.message, 5))
     return {}
 
