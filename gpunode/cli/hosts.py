@@ -71,7 +71,9 @@ def provision(
     yes: options.Yes = False,
     run: Annotated[bool, typer.Option("--run/--no-run", help="Run vectoradd on the GPUs at the end.")] = True,
     batch: options.Batch = None,
-    canary: Annotated[int, typer.Option(help="Finish N hosts before all others.", min=0, metavar="N")] = 0,
+    canary: Annotated[
+        int, typer.Option(help="Finish N hosts with changes before all others.", min=0, metavar="N")
+    ] = 0,
     max_fail: Annotated[
         int | None,
         typer.Option(

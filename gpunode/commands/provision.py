@@ -78,7 +78,7 @@ class ProvisionOptions:
             yes=yes,
             run=known.run is not False,
             size=Size.parse(known.batch) if known.batch else None,
-            canary=max(0, (known.canary or 0) - len(run.in_state(*DONE))),
+            canary=max(0, (known.canary or 0) - sum(name in run.planned for name in run.in_state(*DONE))),
             max_fail=known.max_fail,
             fingerprints=known.fingerprints or (),
             taint=bool(known.taint),
@@ -192,7 +192,14 @@ def _ask(
 ) -> tuple[str, str]:
     """Show the batches, and raise Declined unless they are accepted. The question and how it was answered; empty: none was asked."""
     costs = report_costs(
-        session, order, members, cluster, size=options.size, run=options.run, accepted=options.yes
+        session,
+        order,
+        members,
+        cluster,
+        size=options.size,
+        canary=options.canary,
+        run=options.run,
+        accepted=options.yes,
     )
     yes, answered = options.yes, "--yes" if options.yes else "yes"
     if options.reviewed is not None:

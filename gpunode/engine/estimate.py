@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from gpunode.engine import rounds
+from gpunode.engine import control_plane, rounds
 from gpunode.engine.batch_order import Size
 from gpunode.engine.cluster_diff import ClusterPlan
 from gpunode.engine.history import mean_seconds
@@ -52,13 +52,16 @@ def report_costs(
     cluster: ClusterPlan,
     *,
     size: Size | None = None,
+    canary: int = 0,
     run: bool = True,
     accepted: bool = False,
 ) -> str:
     """Report the batches, and how to go faster. Returns the costs of the hosts' changes as text; "" if there are none. `run`: with
     test pods. `accepted`: no question has the costs, so they are reported."""
     waiting = [member for member in members if member.has_changes]
-    rows = rounds.batch_rows(order, waiting)
+    alone = control_plane.disturbed_hosts(tuple(members))
+    common = [batch for batch in order if batch[0].name not in alone]
+    rows = rounds.batch_rows(order, waiting, common[0] if canary and common else ())
     session.reporter.rows("batch", ("batch", "hosts", "changes", "disturbed", "words"), rows)
     if way := rounds.faster_way([row for row in rows if row[2]], size):
         session.reporter.note(way)

@@ -83,15 +83,18 @@ def order_batches(
             if (member.has_changes and member.disturbs.anybody) or member.closes
         ],
         alone=control_plane.disturbed_hosts(members),
+        unchanged=[member.host.name for member in members if not member.has_changes],
         begun=closed.union(begun),
         size=size,
         canary=canary,
     )
 
 
-def batch_rows(order: Sequence[Sequence[Host]], waiting: Sequence[Member]) -> list[tuple[object, ...]]:
-    """A row per batch: its number, its hosts, those with changes, those that are disturbed, and the causes as text. [] if one batch
-    makes all changes."""
+def batch_rows(
+    order: Sequence[Sequence[Host]], waiting: Sequence[Member], canary: Sequence[Host] = ()
+) -> list[tuple[object, ...]]:
+    """A row per batch: its number, its hosts, those with changes, those that are disturbed, and the causes as text, after the word
+    `canary` for that batch. [] if one batch makes all changes."""
     known = {member.host.name: member for member in waiting}
     table: list[tuple[object, ...]] = []
     for number, batch in enumerate(order, 1):
@@ -104,7 +107,8 @@ def batch_rows(order: Sequence[Sequence[Host]], waiting: Sequence[Member]) -> li
             [member.host.name for member in here],
             [member.host.name for member in heavy],
         ]
-        table.append((number, *names, list(dict.fromkeys(causes))))
+        title = ["canary"] if here and batch == canary else []
+        table.append((number, *names, [*title, *dict.fromkeys(causes)]))
     return table if len([row for row in table if row[2]]) > 1 else []
 
 

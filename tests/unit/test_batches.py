@@ -89,6 +89,22 @@ def test_hosts_are_worked_on_in_batches(
     assert names(split_batches(HOSTS, disturbing, size=chosen, canary=canary)) == expected
 
 
+@pytest.mark.parametrize(
+    ("begun", "size", "expected"),
+    [
+        (set(), "2", ["a2", "a1 b1", "b2 a3"]),
+        (set(), None, ["a2", "a1 b1", "b2", "a3"]),
+        ({"b1"}, "2", ["b1", "a1 a2", "b2 a3"]),
+    ],
+)
+def test_a_canary_is_a_host_with_changes(begun: set[str], size: str | None, expected: list[str]) -> None:
+    """Or one that an earlier run has begun. Else the first batch that changes hosts would be a whole one."""
+    chosen = Size.parse(size) if size else None
+    changing = {"a2", "a3", "b2"}
+    found = split_batches(HOSTS, changing, unchanged=ALL - changing, begun=begun, size=chosen, canary=1)
+    assert names(found) == expected
+
+
 def test_a_host_of_several_groups_is_disturbed_in_the_turn_of_its_first() -> None:
     hosts = [Host(name, Ssh("x"), groups=("a", name)) for name in ("b", "c")]
     assert names(split_batches(hosts, {"b", "c"})) == ["b", "c"]
@@ -242,6 +258,9 @@ def test_the_batches_are_shown_before_the_question(capsys: pytest.CaptureFixture
     assert capsys.readouterr().out == (
         " batches   1.  a1\n           3.  a3: reboot\n           without changes: 2\n"
     )
+    canary = rounds.batch_rows([(a2,), (a1, a3)], members, canary=(a2,))
+    report.rows("batch", ("batch", "hosts", "changes", "disturbed", "words"), canary)
+    assert capsys.readouterr().out.splitlines()[0] == " batches   1.  a2: canary; restart of docker"
     many = [(number, ["a", "b"], ["a", "b"], [], []) for number in range(1, 9)]
     report.rows("batch", ("batch", "hosts", "changes", "disturbed", "words"), many)
     assert capsys.readouterr().out.splitlines()[5] == "           and 3 more batches, 2 hosts each at most"

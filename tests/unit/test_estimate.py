@@ -36,6 +36,12 @@ def test_batches_are_counted_as_the_run_numbers_them(tmp_path: Path, monkeypatch
     costs = report_costs(session, order, members, ClusterPlan(0, ()), accepted=True)
     assert ", 3 batches, " in costs
     session.reporter.note.assert_called_with(costs)
+    report_costs(session, order, members, ClusterPlan(0, ()), canary=1)
+    assert [row[4] for row in session.reporter.rows.call_args.args[2]] == [
+        ["canary", "reboot"],
+        [],
+        ["reboot"],
+    ]
 
 
 def test_a_reload_takes_no_reboots_time() -> None:

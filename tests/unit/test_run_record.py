@@ -216,19 +216,20 @@ def test_the_last_run_is_the_last_though_the_clock_was_set_back(
 
 
 def test_a_run_is_gone_on_with_as_it_was_begun() -> None:
-    """With what is left of its canary. Hosts that it had begun may still reboot, for as long as any other."""
+    """With what is left of its canary: a proven host without changes was none. Hosts that it had begun may still reboot, for as long as any other."""
     states: dict[str, record.State] = {
         "a": "proven",
         "b": "changing",
         "c": "cordoned",
         "d": "failed",
         "e": "waiting",
+        "f": "proven",
     }
-    times = {"a": 0.0, "b": 1000.0, "c": 1800.0, "d": 0.0, "e": 0.0}
+    times = {"a": 0.0, "b": 1000.0, "c": 1800.0, "d": 0.0, "e": 0.0, "f": 0.0}
     hosts = {name: record.Progress(state, times[name]) for name, state in states.items()}
     options = record.RunOptions(False, 2, 3, "25%", ("A" * 40,))
     wish = ProvisionOptions.of_recorded_run(
-        record.RecordedRun("x", "i", 0, options, hosts), yes=True, now=1300.0
+        record.RecordedRun("x", "i", 0, options, hosts, planned={"a": (1,), "d": (1,)}), yes=True, now=1300.0
     )
     assert wish == ProvisionOptions(
         yes=True,
