@@ -166,7 +166,7 @@ def top(
         typer.Option(
             "--interval",
             "-i",
-            help="Ask the cluster every so many seconds; a large one, which takes longer to answer, less often.",
+            help="Seconds between updates; slow clusters are asked less often.",
             metavar="SECONDS",
             min=0.5,
             max=86400,

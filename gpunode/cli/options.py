@@ -123,7 +123,7 @@ Quiet = Annotated[
     typer.Option(
         "--quiet",
         "-q",
-        help="Print results and problems only: no progress (also with --json), and with --yes no plan.",
+        help="No progress lines, also with --json. With --yes, no plan either.",
     ),
 ]
 Forks = Annotated[

@@ -122,7 +122,7 @@ def why_node(session: Session, name: str, *, hosts: bool) -> int:
     problems = list(_judge_node(cluster, item))
     users = [f"{pod_name(pod)} ({count})" for pod in cluster.pods_of(name) if (count := _units(pod))]
     fails = any(each.layer in STARTS_PODS and not each.subject for each in problems[:1])
-    but = ", but new pods get none" if fails and node.ready and node.offers else ""
+    but = ", but new pods get no GPU" if fails and node.ready and node.offers else ""
     parts = [
         f"node {name} is {'Ready' if node.ready else 'not Ready'} and offers {_offered(node)}{but}",
         f"in use by {few(users, NAMED)}" if users else "none in use" if node.offers else "",
@@ -155,15 +155,17 @@ def why_gpu(session: Session, text: str, *, hosts: bool) -> int:
         each for each in _broken_links(_judge_hosts(cluster, [usage.node])).values() if not each.subject
     ]
     users = [f"{user.pod} ({user.units} {user.resource})" for user in gpu.users or ()]
-    state = "its users unknown" if gpu.users is None else "free"
+    state = "not known to be free" if gpu.users is None else "free"
     if users:
         state = f"in use by {few(users, NAMED)}"
     elif gpu.processes:
         state = f"in use by {several(gpu.processes, 'process')} outside pods"
-    text = f"{gpu.uuid} is GPU {gpu.index} ({gpu.name}) of node {usage.node}, {state}"
+    text = f"{gpu.uuid} is GPU {gpu.index} ({gpu.name}) of node {usage.node}"
     stamp = _stamp_of(gpu.uuid, parse(item))
-    text += f"; {stamp.describe(time.time())}" if stamp else ""
-    return report(session, f"gpu {gpu.uuid}", "wrong" if problems else "fine", text, problems, fine=True)
+    state += f"; {stamp.describe(time.time())}" if stamp else ""
+    if problems:
+        return report(session, f"gpu {gpu.uuid}", "wrong", text, problems, after=f". It is {state}")
+    return report(session, f"gpu {gpu.uuid}", "fine", f"{text}, {state}", (), fine=True)
 
 
 def report(
@@ -174,12 +176,14 @@ def report(
     problems: Sequence[Problem],
     *,
     fine: bool = False,
+    after: str = "",
 ) -> int:
-    """Report the answer and its reasons, what is to be done first first; the exit code. `fine`: without a problem, nothing is wrong."""
+    """Report the answer and its reasons, what is to be done first first; the exit code. `fine`: without a problem, nothing is wrong.
+    `after`: ends the answer."""
     reporter = session.reporter
     unknown = "" if fine else ": neither the cluster's objects nor its hosts show why"
     answer = lines((f"{text}:", problems[0].what), " ") if problems else text + unknown
-    reporter.rows("answer", ANSWER, [(subject, state, answer)])
+    reporter.rows("answer", ANSWER, [(subject, state, answer + after)])
     rows = [(problem.code, problem.what, problem.cause.splitlines(), problem.fix) for problem in problems]
     reporter.rows("reason", REASON, rows)
     reporter.total("", {"reasons": len(problems)})

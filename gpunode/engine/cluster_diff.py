@@ -97,7 +97,7 @@ def plan(
     stopped = [member.host.name for member in absent if _kubelet_starts(member)]
     if stopped:
         reporter.note(
-            f"{few(stopped, NAMED)}: not in the cluster yet: the kubelet is down. This run starts it, then labels the node and deploys the device plugin."
+            f"The kubelet is down on {few(stopped, NAMED)}: not in the cluster yet. This run starts it, then labels the node and deploys the device plugin."
         )
     strange = [member.host.name for member in absent if not _kubelet_starts(member)]
     if strange:

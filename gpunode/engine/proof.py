@@ -497,9 +497,9 @@ def describe_proof(member: Member) -> tuple[str, str]:
     kinds = [(len(uuids) - parts, "GPU"), (parts, "MIG device")]
     count = " and ".join(several(number, kind) for number, kind in kinds if number)
     if result.uncovered or len(seen) < len(uuids):
-        where = f"in a share of {', '.join(seen)}" if result.shared else f"on {', '.join(seen)}"
-        users = f"; in use by {', '.join(result.users)}" if result.users else ""
-        return "verified", f"{len(seen)} of {count} tested: vectoradd passed {where}{users}"
+        where = " in a share" if result.shared else ""
+        users = f"; in use by {few(result.users, 3)}" if result.users else ""
+        return "verified", f"{len(seen)} of {count} passed{where}{users}"
     return "verified", f"{count}, vectoradd passed on each"
 
 

@@ -125,7 +125,7 @@ def sentence(facts: Facts | None, change: Change) -> str:
     rows = table(__package__, TABLE)
     release = rows["releases"].get(writer.code, "remove the file from that tool")
     setting = next(way for pattern, way in rows["settings"].items() if re.search(pattern, path))
-    return f"{text}. Let one of them own it: {release}, or {setting}"
+    return f"{text}, then it was changed again. To end that, {release}, or {setting}: gpunode then leaves the file alone"
 
 
 def cause(facts: Facts | None, change: Change) -> str:

@@ -66,7 +66,7 @@ def chain(host: str, links: Sequence[Verdict]) -> Iterator[Part]:
             yield from (f"{line}\n" for line in rest)
     unknown = [link.layer for link in links if link.status == "unknown" and not link.text]
     if unknown:
-        yield f"   · {', '.join(unknown)}: not checked, they follow from the above\n", "dim"
+        yield f"   · {', '.join(unknown)}: not checked, because an earlier link is broken\n", "dim"
 
 
 def whole_chain(host: str, links: Sequence[Verdict]) -> Iterator[Part]:

@@ -207,7 +207,7 @@ def farewell(demo: Demo, name: str, first: str = "verify") -> str:
         commands.append(f"ssh {options} demo@127.0.0.1 systemctl cat kubelet.service   # {host}")
     shown = "\n".join(f"  {command}" for command in commands)
     return f"""
-It runs as {name}. Commands to try:
+The demo is running; its name is `{name}`. Commands to try:
 
 {shown}
 

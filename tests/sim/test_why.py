@@ -101,7 +101,9 @@ def test_a_node_that_offers_gpus_which_no_new_pod_gets_says_so(demo: Demo) -> No
     """The plugin still lists them: it has its libraries open. One has an Xid by the test above."""
     faults.inflict("library", [demo.states["h100-1"]])
     (answer,) = of_kind(run(demo.folder, "why", "node", "h100-1", "inventory.yaml", "--json"), "answer")
-    assert re.match(r"node h100-1 is Ready and offers [12] of 2 \S+, but new pods get none; ", answer["text"])
+    assert re.match(
+        r"node h100-1 is Ready and offers [12] of 2 \S+, but new pods get no GPU; ", answer["text"]
+    )
     assert ": link `library` of host h100-1 is broken: " in answer["text"]
 
 

@@ -68,13 +68,13 @@ def _checked(layout: tuple[str, ...], device: PciDevice, gpu: Gpu | None) -> Lay
     known = (gpu.profiles if gpu else ()) or profiles.profiles(device.device)
     wrong = profiles.problem(layout, known) if known else ""
     if model.generation in WITHOUT or (gpu is not None and not gpu.mig_capable):
-        wrong = "no MIG"
+        wrong = "the GPU has no MIG, as A100, A30 and H100 have"
     elif not known and layout[0].startswith(profiles.ALL):
         wrong = f"how many {layout[0][len(profiles.ALL) :]} fit is not known; list them one by one"
     if wrong:
         raise CannotPlan(
             f"{device.address} ({model.name}) cannot have the MIG layout {', '.join(layout)}: {wrong}",
-            hint="Change `mig` in the inventory; `mig: {MODEL: …}` gives a layout to the GPUs of a model alone.",
+            hint="Change or remove `mig` of this host or its group in the inventory, or write it by model: `mig: {MODEL: …}`.",
         )
     return profiles.expand(layout, known)
 

@@ -440,3 +440,13 @@ def test_a_fix_without_a_cluster_says_nothing_of_pods(users: tuple[GpuUser, ...]
     session = mock.Mock(inventory=Inventory("i.yaml", (host,), Cluster()))
     ((link,),) = verifying._with_impact(session, (member,), chains).values()
     assert link.fix == f"gpunode provision --limit n1   # restart of docker{said}"
+
+
+def test_a_gpu_with_a_problem_is_answered_with_it_before_its_use(
+    why: Why, fake: FakeApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add_node(fake, "n1", 1, labels=GPU_NODE)
+    cordoned = Reason("cordoned", "cordoned by ann since 2026-01-01T00:00:00Z: fan")
+    use(monkeypatch, NodeUsage("n1", (gpu("GPU-2b", unhealthy=cordoned),)))
+    text = read(why("gpu", "GPU-2b", "--json"))[0]["text"]
+    assert text.endswith("of node n1: it is cordoned by ann since 2026-01-01T00:00:00Z: fan. It is free")
