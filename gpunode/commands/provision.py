@@ -227,9 +227,9 @@ def _check_reviewed(
     now = plan_file.make(Path(session.inventory.path), members, cluster.changes)
     deviations = plan_file.compare(reviewed, now)
     if not deviations:
-        session.reporter.note(
-            f"The plan is the one that {reviewed.by} made ({reviewed.made}): applied without a question."
-        )
+        left = now.cluster or any(host.changes for host in now.hosts)
+        end = "applied without a question" if left else "all of it is done"
+        session.reporter.note(f"The plan is the one that {reviewed.by} made ({reviewed.made}): {end}.")
         return True
     rows = [(deviation.host, deviation.code, deviation.what) for deviation in deviations]
     session.reporter.rows("deviation", ("host", "code", "what"), rows)

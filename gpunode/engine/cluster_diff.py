@@ -124,10 +124,14 @@ def _report_strangers(api: Api, inventory: Inventory, members: Members, reporter
             strange.discard(cluster_nodes.find(host, every).name)
         except ClusterError:
             return
+    alike: dict[str, list[str]] = {}
     for name in sorted(strange):
+        alike.setdefault(few(marks.find(items[name]), NAMED), []).append(name)
+    for left, names in alike.items():
+        be, have, them = ("is", "has", "the node") if len(names) == 1 else ("are", "have", "them")
         reporter.note(
-            f"{name} is no longer in the inventory and still has {few(marks.find(items[name]), NAMED)}. If no other "
-            f"inventory has the node, `gpunode forget {name} -i {inventory.path}` removes that."
+            f"{few(names, NAMED)} {be} no longer in the inventory and still {have} {left}. If no other inventory has {them}, "
+            f"`gpunode forget {' '.join(names)} -i {inventory.path}` removes that."
         )
 
 

@@ -48,7 +48,10 @@ def interrupted_work(hosts: Sequence[ShownHost]) -> Iterator[str]:
     if not busy:
         return
     gpus = [asks for _, disturbed in busy for asks in (disturbed.pods or {}).values() if asks]
-    parts = [_count(len(busy), "host"), _count(len(gpus), "GPU pod")]
+    known = _count(len(gpus), "GPU pod")
+    if any(disturbed.pods is None for _, disturbed in busy):
+        known = f"{known} at least" if gpus else "pods unknown"
+    parts = [_count(len(busy), "host"), known]
     others = sum(len(disturbed.pods or {}) for _, disturbed in busy) - len(gpus)
     processes = sum(len(disturbed.processes) for _, disturbed in busy)
     parts += [_count(others, "other pod")] if others else []

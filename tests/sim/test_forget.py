@@ -59,30 +59,32 @@ def demo() -> Iterator[Demo]:
         yield made
 
 
-def test_a_node_whose_host_has_left_the_inventory_is_named_and_forgotten(demo: Demo) -> None:
-    """By the name of the node, whose marks go; another's labels stay."""
-    api, name = client(demo), "gpu-7"
-    body = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": {"rack": "7"}}}
-    assert api.ask("POST", "/api/v1/nodes", body)[0] == 201
-    body["metadata"] = {"name": name, "labels": {"gpunode.dev/gpu": "true", "tier": "a"}}
-    content = "application/apply-patch+yaml"
-    assert api.ask("PATCH", f"/api/v1/nodes/{name}", body, content, fieldManager="gpunode")[0] == 200
+def test_nodes_whose_hosts_have_left_the_inventory_are_named_and_forgotten(demo: Demo) -> None:
+    """By the names of the nodes, whose marks go; another's labels stay."""
+    api, names = client(demo), ("gpu-7", "gpu-9")
+    for name in names:
+        body = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": {"rack": "7"}}}
+        assert api.ask("POST", "/api/v1/nodes", body)[0] == 201
+        body["metadata"] = {"name": name, "labels": {"gpunode.dev/gpu": "true", "tier": "a"}}
+        content = "application/apply-patch+yaml"
+        assert api.ask("PATCH", f"/api/v1/nodes/{name}", body, content, fieldManager="gpunode")[0] == 200
 
     code, _ = run(demo, "plan", "inventory.yaml")
     assert code == 0, operators.output(demo)
     assert (
-        f"{name} is no longer in the inventory and still has label gpunode.dev/gpu, label tier. "
+        "gpu-7, gpu-9 are no longer in the inventory and still have label gpunode.dev/gpu, label tier. "
         in operators.output(demo)
     )
     for words, labels in (
         (["--keep-software"], {"rack": "7", "gpunode.dev/gpu": "true"}),
         ([], {"rack": "7"}),
     ):
-        code, _ = run(demo, "forget", name, "--yes", *words)
+        code, _ = run(demo, "forget", *names, "--yes", *words)
         assert code == 0, operators.output(demo)
-        assert api.ask("GET", f"/api/v1/nodes/{name}")[1]["metadata"]["labels"] == labels
+        for name in names:
+            assert api.ask("GET", f"/api/v1/nodes/{name}")[1]["metadata"]["labels"] == labels
         code, _ = run(demo, "plan", "inventory.yaml")
-        assert f"{name} has left" not in operators.output(demo)
+        assert "no longer in the inventory" not in operators.output(demo)
     code, _ = run(demo, "forget", "gpu-8", "--yes")
     assert code != 0
     assert "gpu-8 is neither a host of the inventory nor a node" in operators.output(demo)

@@ -830,6 +830,8 @@ def test_a_plan_says_what_it_disturbs(
     assert f"   disturbs      {words}\n" in shown
     assert (f"gpu-1: {names}\n" in shown) if names else ("\n disturbs" not in shown)
     assert "--batch" not in shown
+    assert ("pods unknown" in shown) == (found.pods is None)
+    assert found.pods is not None or "0 GPU pods" not in shown
     make(json=False, quiet=True).plans([outcome, replace(outcome, host="gpu-2")])
     assert ("one host at a time per group" in capsys.readouterr().out) == bool(names)
     make(json=True, quiet=True).plans([outcome])
