@@ -351,7 +351,10 @@ def _why_gpu_gone(cluster: Cluster, gpu_name: GpuName, usages: Sequence[NodeUsag
             (gpu for gpu in member.facts.gpus if gpu_name.fits(name, str(gpu.index), gpu.uuid)),
             None,
         )
-        full = next((full for full in cordons.read(member.facts) if gpu_name.fits("", "", full)), "")
+        known = gpu.uuid if gpu else ""
+        full = next(
+            (full for full in cordons.read(member.facts) if full == known or gpu_name.fits("", "", full)), ""
+        )
         if gpu or full:
             text = f"{gpu.uuid if gpu else full} is of host {member.host.name}; its plugin does not list it"
             if full:

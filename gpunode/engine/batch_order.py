@@ -52,7 +52,7 @@ def split_batches(
 
     `disturbing`: names of hosts whose work is interrupted. Without a size they go one at a time per group (the first that the
     inventory names for a host), and all others go first, together. A size applies to all hosts. The `canary` first hosts are a
-    batch of their own; `unchanged` hosts count only once begun. Hosts in `alone` go one by one, at the end. Hosts that an earlier
+    batch of their own; `unchanged` hosts do not count. Hosts in `alone` go one by one, at the end. Hosts that an earlier
     run has `begun` go first: later, more hosts than a batch holds would be disturbed at once.
     """
     lone = [(host,) for host in hosts if host.name in alone]
@@ -65,7 +65,7 @@ def split_batches(
         *_one_per_group([host for host in hosts if host.name in disturbing]),
     ]
     order = sorted((host for wave in waves for host in wave), key=lambda host: host.name not in begun)
-    first = [host for host in order if host.name not in unchanged or host.name in begun][:canary]
+    first = [host for host in order if host.name not in unchanged][:canary]
     rest = [host for host in order if host not in first]
     if size is not None:
         step = size.of(len(order))

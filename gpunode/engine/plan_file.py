@@ -248,11 +248,14 @@ def _object(difference: Difference) -> Difference:
 
 def _objects(differences: Iterable[Difference]) -> dict[str, str]:
     """The changes of objects by their identity, as text. A pod of the plugin that was made again is replaced all the same."""
-    texts = {
-        f"replace the plugin's pod on {each.node}" if each.node else f"{each.action} {each.what}": each
+    texts = [
+        (
+            f"replace the plugin's pod on {each.node}" if each.node else f"{each.action} {each.what}",
+            each.lines,
+        )
         for each in differences
-    }
-    return {digest({"what": text, "lines": each.lines}): redact(text) for text, each in texts.items()}
+    ]
+    return {digest({"what": text, "lines": lines}): redact(text) for text, lines in texts}
 
 
 def _sha256(path: Path) -> str:

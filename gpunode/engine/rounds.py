@@ -83,7 +83,9 @@ def order_batches(
             if (member.has_changes and member.disturbs.anybody) or member.closes
         ],
         alone=control_plane.disturbed_hosts(members),
-        unchanged=[member.host.name for member in members if not member.has_changes],
+        unchanged=[
+            member.host.name for member in members if not member.has_changes and member.host.name not in begun
+        ],
         begun=closed.union(begun),
         size=size,
         canary=canary,

@@ -101,8 +101,14 @@ def test_a_canary_is_a_host_with_changes(begun: set[str], size: str | None, expe
     """Or one that an earlier run has begun. Else the first batch that changes hosts would be a whole one."""
     chosen = Size.parse(size) if size else None
     changing = {"a2", "a3", "b2"}
-    found = split_batches(HOSTS, changing, unchanged=ALL - changing, begun=begun, size=chosen, canary=1)
+    found = split_batches(
+        HOSTS, changing, unchanged=ALL - changing - begun, begun=begun, size=chosen, canary=1
+    )
     assert names(found) == expected
+    found = split_batches(HOSTS, changing, unchanged=ALL - changing, begun={"b1"}, canary=1)
+    assert (
+        names(found)[0] == "a2"
+    )  # b1's node is tainted until it is proven, and nothing is to be changed there
 
 
 def test_a_host_of_several_groups_is_disturbed_in_the_turn_of_its_first() -> None:

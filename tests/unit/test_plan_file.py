@@ -139,6 +139,17 @@ def test_what_was_not_reviewed_deviates(
     assert all(deviation.what for deviation in deviations)
 
 
+def test_each_change_of_a_node_is_reviewed(inventory: Path) -> None:
+    """Though several have the same title and action."""
+    feature, taint = (
+        replace(LABEL, lines=(f"+{text}",)) for text in ("gpu.count=2", "dedicated=ml:NoExecute")
+    )
+    before = plan(inventory, SAME, cluster=[LABEL, feature])
+    assert plan_file.compare(before, plan(inventory, SAME, cluster=[LABEL])) == []
+    (new,) = plan_file.compare(before, plan(inventory, SAME, cluster=[LABEL, taint, feature]))
+    assert (new.code, new.what) == ("cluster", "new: labelled Node a1")
+
+
 def test_a_plan_is_bound_to_inventory_version_and_cluster(inventory: Path) -> None:
     before = plan(inventory, SAME, cluster=[LABEL])
     assert plan_file.compare(before, plan(inventory, SAME)) == []  # labelled meanwhile
