@@ -152,7 +152,7 @@ def test_who_may_only_read_the_cluster_sees_its_drift_and_can_cause_none(
     assert "hunter2" not in planned.stdout
 
     refused = gpunode("provision", "--yes", "--json", inventory=reader)
-    assert refused.code == 1, refused
+    assert refused.code == 4, refused
     first = refused.stderr.partition("\n")[0]
     assert "nothing was changed" in first
     assert "patch" in refused.stderr
