@@ -111,9 +111,11 @@ def play(root: Path, scene: Callable[[Scene], Awaitable[None]], modes: Any = Non
     return asyncio.run(whole())
 
 
-def ask(root: Path, *commands: str, gpu: str = GPU) -> str:
-    """What the program's own user interface answers."""
-    run = subprocess.run(
+async def ask(root: Path, *commands: str, gpu: str = GPU) -> str:
+    """Answer of the program's own user interface. The daemon answers one after another: a question of the scene's
+    tasks may still be open, and only a loop that goes on ends it."""
+    run = await asyncio.to_thread(
+        subprocess.run,
         [PROGRAM],
         input="".join(f"{command}\n" for command in commands),
         env={**os.environ, "CUDA_MPS_PIPE_DIRECTORY": str(pipe_path(str(root), gpu))},
@@ -131,14 +133,14 @@ def test_a_daemon_is_ready_once_it_has_its_limits(program, sockets):
     async def scene(stage: Scene) -> None:
         await stage.until(lambda: stage.said == [None])
         assert stage.modes.asked == [f"exclusive {GPU}"]
-        answers = ask(
+        answers = await ask(
             sockets, "get_default_active_thread_percentage", "get_default_device_pinned_mem_limit 0"
         )
         assert answers.split() == ["33.0", "5G"]
 
     stage = play(sockets, scene)
     assert stage.modes.asked == [f"exclusive {GPU}", f"restore {GPU}"]
-    assert ask(sockets, "get_server_list") == "status 1: Cannot find MPS control daemon process"
+    assert asyncio.run(ask(sockets, "get_server_list")) == "status 1: Cannot find MPS control daemon process"
 
 
 def test_a_killed_daemon_is_reported_and_replaced_by_one_with_the_same_limits(program, sockets):
@@ -150,7 +152,7 @@ def test_a_killed_daemon_is_reported_and_replaced_by_one_with_the_same_limits(pr
         await stage.until(lambda: len(stage.said) > 1 and stage.said[-1] is None)
         silence = "'get_default_active_thread_percentage': Cannot find MPS control daemon process"
         assert stage.said[1] in ("it has ended by signal 9", silence), "whichever is noticed first"
-        assert ask(sockets, "get_default_active_thread_percentage") == "33.0"
+        assert await ask(sockets, "get_default_active_thread_percentage") == "33.0"
 
     play(sockets, scene)
 
@@ -160,10 +162,10 @@ def test_a_daemon_that_has_lost_its_limits_is_replaced(program, sockets):
 
     async def scene(stage: Scene) -> None:
         await stage.until(lambda: stage.said)
-        ask(sockets, "set_default_active_thread_percentage 77")
+        await ask(sockets, "set_default_active_thread_percentage 77")
         await stage.until(lambda: len(stage.said) == 3)
         assert stage.said == [None, "its thread percentage is '77.0' instead of 33", None]
-        assert ask(sockets, "get_default_active_thread_percentage") == "33.0"
+        assert await ask(sockets, "get_default_active_thread_percentage") == "33.0"
 
     play(sockets, scene)
 
@@ -402,13 +404,11 @@ def test_a_change_of_the_configuration_disturbs_only_the_gpus_it_is_about(stand_
 
             try:
                 await kept(sharing(("GPU-a", 2), ("GPU-b", 4), ("GPU-c", 2)), a=50, b=25, c=50)
-                # In a thread: the loop still has to end the question that the cancelled task was asking.
-                mark = "set_default_device_pinned_mem_limit 7 7G"
-                await asyncio.to_thread(ask, sockets, mark, gpu="GPU-b")
+                await ask(sockets, "set_default_device_pinned_mem_limit 7 7G", gpu="GPU-b")
                 await kept(sharing(("GPU-a", 5), ("GPU-b", 4)), a=20, b=25)
                 assert [gpu.mode for gpu in nvml.gpus] == [EXCLUSIVE, EXCLUSIVE, DEFAULT]
-                assert ask(sockets, "get_default_device_pinned_mem_limit 7", gpu="GPU-b") == "7G"
-                assert ask(sockets, "get_default_active_thread_percentage", gpu="GPU-a") == "20.0"
+                assert await ask(sockets, "get_default_device_pinned_mem_limit 7", gpu="GPU-b") == "7G"
+                assert await ask(sockets, "get_default_active_thread_percentage", gpu="GPU-a") == "20.0"
             finally:
                 await supervisor.stop()
                 writer.close()
@@ -447,7 +447,7 @@ def test_a_change_that_comes_while_a_daemon_ends_does_not_leave_it_behind(stand_
         await follow(sharing((GPU, 2)), ready)
         await follow(Config(), quitting)
         await supervisor.stop()
-        assert ask(sockets, "get_server_list").startswith("status 1")
+        assert await ask(sockets, "get_server_list").startswith("status 1")
         assert nvml.gpus[0].mode == DEFAULT
 
     monkeypatch.setattr(Daemon, "ask", noticed)
@@ -518,7 +518,7 @@ async def mps_process(root: Path, *flags: str) -> AsyncIterator[asyncio.subproce
     finally:
         if child.returncode is None:
             child.kill()
-            ask(root, "quit")  # its daemon is no container's, and would go on
+            await ask(root, "quit")  # its daemon is no container's, and would go on
         await child.communicate()
 
 
