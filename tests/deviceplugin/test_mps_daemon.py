@@ -186,6 +186,37 @@ def test_a_daemon_that_does_not_answer_is_replaced(program, sockets, monkeypatch
     play(sockets, scene)
 
 
+def test_a_daemon_that_is_ended_just_as_it_answers_ends(sockets, monkeypatch):
+    """The question's process has gone and cannot be killed, its answer is not read yet: the cancellation stays one."""
+
+    async def scene() -> None:
+        asking, gone = asyncio.Event(), asyncio.Event()
+
+        class Question:
+            returncode = 0
+
+            async def communicate(self, words: bytes) -> tuple[bytes, None]:
+                asking.set()
+                await gone.wait()
+                return b"33.0\n", None
+
+            def kill(self) -> None:
+                gone.set()
+                raise ProcessLookupError
+
+        async def start(*words: str, **settings: Any) -> Question:
+            return Question()
+
+        monkeypatch.setattr(asyncio, "create_subprocess_exec", start)
+        question = asyncio.create_task(Scene(sockets, Modes()).daemon.ask("get_server_list"))
+        await asking.wait()
+        question.cancel()
+        await asyncio.wait((question,))
+        assert question.cancelled()
+
+    asyncio.run(scene())
+
+
 def test_a_second_daemon_for_a_gpu_says_why_it_does_not_start(program, sockets):
     """Another process has one there."""
     pipe = pipe_path(str(sockets), GPU)
@@ -447,7 +478,7 @@ def test_a_change_that_comes_while_a_daemon_ends_does_not_leave_it_behind(stand_
         await follow(sharing((GPU, 2)), ready)
         await follow(Config(), quitting)
         await supervisor.stop()
-        assert await ask(sockets, "get_server_list").startswith("status 1")
+        assert (await ask(sockets, "get_server_list")).startswith("status 1")
         assert nvml.gpus[0].mode == DEFAULT
 
     monkeypatch.setattr(Daemon, "ask", noticed)

@@ -201,7 +201,9 @@ class Daemon:
             await asyncio.wait((asking,), timeout=ANSWER)
         finally:
             if not asking.done():
-                process.kill()
+                # It may have ended by now; that error would take the place of a cancellation.
+                with contextlib.suppress(ProcessLookupError):
+                    process.kill()
                 await asyncio.wait((asking,))
         answer = asking.result()[0].decode(errors="replace").strip()
         if process.returncode == -signal.SIGKILL:
