@@ -7,12 +7,10 @@ from typing import Any
 
 
 def main() -> None:
-    """Run the command line."""
     _load("gpunode.cli").main()
 
 
 def kubectl_inspect() -> None:
-    """Run `kubectl inspect gpunode`."""
     _load("gpunode.cli.share").main()
 
 

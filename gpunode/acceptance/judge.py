@@ -98,7 +98,6 @@ Fleet: TypeAlias = Mapping[tuple[object, ...], float]
 
 @cache
 def models() -> tuple[Model, ...]:
-    """The table, in its order."""
     text = files(__package__).joinpath("models.tsv").read_text(encoding="utf-8")
     rows = [line.split("\t") for line in text.splitlines() if not line.startswith("#")]
     return tuple(
@@ -108,7 +107,6 @@ def models() -> tuple[Model, ...]:
 
 
 def find_model(name: str) -> Model | None:
-    """The row of a GPU's name; None if the table has none."""
     return next((model for model in models() if re.search(model.pattern, name)), None)
 
 

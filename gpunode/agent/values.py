@@ -67,7 +67,6 @@ PLAIN = Shape(
 
 
 def is_secret(name: str) -> bool:
-    """True if a field or variable of this name holds a secret."""
     return any(
         stem.end() == len(name) and is_secret_at(name, stem) for stem in NAME.finditer(lower_case(name))
     )

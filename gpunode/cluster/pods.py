@@ -41,7 +41,6 @@ def is_running(pod: Object) -> bool:
 
 
 def waiting_reasons(pod: Object) -> set[str]:
-    """The waiting reasons of its containers."""
     states = pod.get("status", {}).get("containerStatuses") or []
     return {state.get("state", {}).get("waiting", {}).get("reason", "") for state in states}
 
@@ -62,7 +61,6 @@ class Pulls:
 
 
 def restarts(pod: Object) -> int:
-    """The number of restarts of its containers."""
     return sum(
         status.get("restartCount", 0) for status in pod.get("status", {}).get("containerStatuses") or []
     )

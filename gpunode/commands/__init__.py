@@ -1,1 +1,1 @@
-"""The commands, a module each; `cli` has their options."""
+"""The commands, a module each, `why` a folder; `cli` has their options."""

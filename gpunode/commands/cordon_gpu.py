@@ -93,7 +93,7 @@ def _find_gpu(session: Session, members: Sequence[Member], name: GpuName) -> tup
 
     Raises Refused, and UsageError for the start of several UUIDs.
     """
-    uuid = name.text
+    uuid = str(name)
     known = {
         each: member
         for member in members

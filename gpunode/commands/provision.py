@@ -59,7 +59,6 @@ class ProvisionOptions:
 
     @property
     def recorded(self) -> RunOptions:
-        """The options for the record of a run."""
         return RunOptions(
             run=self.run,
             max_fail=self.max_fail,

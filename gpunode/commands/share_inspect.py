@@ -213,7 +213,6 @@ def _state(api: Api) -> tuple[list[Object], list[Object]]:
 
 
 def _nodes_of(placed: Sequence[Member], there: Sequence[Object]) -> list[Object]:
-    """The members' nodes among these."""
     mine = {member.node.name for member in placed if member.node}
     return [node for node in there if node["metadata"]["name"] in mine]
 

@@ -57,7 +57,6 @@ def share_ids(device: str, share: Share) -> list[str]:
 
 
 def share_id(device: str, share: Share, number: int) -> str:
-    """The id of a device's share with this number."""
     return f"{device}::{'mps-' if share.mps else ''}{number}"
 
 

@@ -75,12 +75,10 @@ NAMES = {
 
 
 def verdict(xid: int) -> Verdict:
-    """What this Xid requires."""
     return next((kind for kind, numbers in NUMBERS.items() if xid in numbers), Verdict.RESET)
 
 
 def xid_name(xid: int) -> str:
-    """The Xid's name, for people."""
     if xid in NAMES:
         return NAMES[xid]
     known = any(xid in numbers for numbers in NUMBERS.values())

@@ -104,7 +104,6 @@ def position(text: str, index: int | None) -> tuple[int, int]:
 
 
 def syntax_mistake(error: yaml.MarkedYAMLError, lines: list[str]) -> Mistake:
-    """The cause of a YAML syntax error, in words."""
     mark = error.problem_mark or error.context_mark
     if mark is None:
         return Mistake(1, 1, str(error.problem))

@@ -60,7 +60,6 @@ class Metrics:
             self._counts[name, tuple(sorted(labels.items()))] += by  # type: ignore[assignment]
 
     def count_xid(self, gpu: str, number: int) -> None:
-        """Count an Xid of a GPU, its last one so far."""
         self.count("xids_total", gpu=gpu, xid=str(number))
         self.xids[gpu] = number
 

@@ -197,7 +197,6 @@ class Nvml:
         self._library: Any = None
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
-        """A call of CALLS."""
         if name not in CALLS:
             raise AttributeError(name)
         takes, writes = CALLS[name]

@@ -128,7 +128,6 @@ class ConfigSource:
         log.info("the configuration is %s", how, extra={"file": file} if file else {})
 
     def _current_file(self) -> FileContent:
-        """The configuration file in force now."""
         path = self._given.get("config_file", "")
         try:
             if self._folder is not None and self._label is not None:

@@ -134,7 +134,6 @@ def _minor(gpu: Device) -> str:
 
 
 def _reserved_count(group: Sequence[Unit], stakes: Sequence[_Stake], uuid: str) -> int:
-    """Number of a device's units to reserve."""
     way = group[0].way
     if way == offer.WHOLE or any(stake.way != way or stake.device != uuid for stake in stakes):
         return len(group)

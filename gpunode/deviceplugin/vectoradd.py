@@ -24,8 +24,6 @@ LIMIT = "NVIDIA_GPU_MEMORY_LIMIT"  # MiB; what the NVIDIA Container Toolkit sets
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """The result of one GPU."""
-
     index: int
     uuid: str
     name: str

@@ -269,7 +269,6 @@ class Probe:
 
 
 def examine(handles: Handles, gpu: str) -> Probe:
-    """Probe one GPU."""
     nvml = handles.nvml
     try:
         handle = handles.of(gpu)
@@ -363,7 +362,6 @@ class GpuWatches:
         watch.start()
 
     def _separate(self, watch: GpuWatch) -> None:
-        """Give each GPU a watch of its own."""
         if watch in self._watches:
             self._watches.remove(watch)
             watch.stop()

@@ -133,7 +133,6 @@ def spec_of(inventory: Inventory) -> Spec:
 
 
 def desired_labels(host: Host) -> dict[str, str]:
-    """The labels gpunode keeps on the node of a host it provisioned."""
     if host.allocation == "dra":
         return dict(host.labels)
     runtime = {RUNTIME_LABEL: "class"} if host.runtime == "class" else {}

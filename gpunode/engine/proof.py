@@ -326,7 +326,6 @@ def _deploy(walk: Walk, members: Sequence[Member], renew: set[str]) -> dict[str,
 
 
 def report_made(reporter: Reporter, differences: Sequence[Difference]) -> None:
-    """Report the objects of the cluster that were changed."""
     made = [(each.action, each.what) for each in differences if each.is_change]
     reporter.rows("object", ("action", "object"), made)
 

@@ -172,7 +172,6 @@ class RecordedRun:
     folder: Path = Path()
 
     def in_state(self, *states: State) -> tuple[str, ...]:
-        """The names of the hosts that are in one of these states."""
         return tuple(name for name, progress in self.hosts.items() if progress.state in states)
 
     @property

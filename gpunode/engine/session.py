@@ -78,8 +78,6 @@ class Session:
 
 
 class Dialer(Protocol):
-    """Connects to hosts."""
-
     def connect(self, host: Host) -> reach.Connection: ...
 
     def close(self) -> None: ...

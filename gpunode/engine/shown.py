@@ -26,8 +26,8 @@ FEW = 3  # packages named in a brief line
 
 @dataclass(frozen=True, slots=True)
 class ShownChange:
-    """A change by its identity `id`, with its text: in a line of its own, and `brief`, beside others. `sign`: one of `+ ~ - !`. `note`, `writer`: what its plan
-    noted beside it, and who wrote its file last. `path`: of a file."""
+    """A change by its identity `id`. `what`: in a line of its own; `brief`: beside others. `sign`: one of `+ ~ - !`.
+    `note`: of its plan; `writer`: who wrote its file last. `path`: of a file."""
 
     id: str
     step: str
@@ -43,9 +43,9 @@ class ShownChange:
 
 @dataclass(frozen=True, slots=True)
 class ShownHost:
-    """A host's plan. `facts`: what it is, in a line; `problem`: why it has no plan, with its `fix`; `undo`: of a plan that takes back. Of a plan
-    in a file `machine`: a hash of its machine id, which is confidential, and `disturbed`: the number of pods and processes that end; None:
-    not known."""
+    """A host's plan. `facts`: what it is, in a line; `problem`: why it has no plan, with its `fix`; `undo`: it takes
+    back. Of a plan in a file `machine`: a hash of the confidential machine id; `disturbed`: pods and processes that
+    end; None: not known."""
 
     name: str
     status: Status

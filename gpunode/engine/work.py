@@ -38,9 +38,9 @@ def clear(
     *,
     stopped: Callable[[], Problem | None],
 ) -> Members:
-    """The members, cordoned and probed again after their work ended or moved away. If that takes too long, a member is excluded
-    and its cordon lifted; also if the host cannot be probed or planned any more. Without a node only processes outside Kubernetes are waited for. Idle pods are not waited for:
-    see `clear_again`."""
+    """The members, cordoned and probed again after their work ended or moved away. If that takes too long, or the host
+    cannot be probed or planned any more, the member is excluded and its cordon lifted. Without a node only processes
+    outside Kubernetes are waited for. Idle pods are not waited for: see `clear_again`."""
     going = [member for member in members if member.has_changes and member.reason is None]
     heavy = [member for member in going if impact.disturbance(member).ends_gpu_work]
     reasons: dict[str, Problem] = {}

@@ -25,7 +25,6 @@ def unsupported(message: str, *, otherwise: str) -> NoConnection:
 
 
 def jump_failed(jump: str, error: NoConnection) -> NoConnection:
-    """The failure of a jump host, for a host behind it."""
     what, code = f"jump host {jump}: {error.message}", error.problem.code
     return NoConnection(what, hint=error.hint, code=code, passes=error.passes)
 
@@ -58,7 +57,6 @@ def causes() -> Mapping[str, Cause]:
 
 
 def failure(code: str, way: Way, **fields: object) -> NoConnection:
-    """The failure with this code, in words."""
     cause = causes()[code]
     accepts = (
         f"does not accept the key {way.key}" if way.key else "accepts no key of this machine or its agent"

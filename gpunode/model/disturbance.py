@@ -47,7 +47,6 @@ class Disturbance:
 
     @property
     def ends_gpu_work(self) -> bool:
-        """True if it ends processes that use the GPUs."""
         units = {"docker.service", "nvidia-fabricmanager.service"} & set(self.restarts)
         parts = (self.reboot, self.modules, self.mig, self.devices, self.plugin, self.packages, units)
         return any(parts)

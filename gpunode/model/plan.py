@@ -150,5 +150,4 @@ class Plan:
         return tuple(change for step in self.steps for change in step.changes)
 
     def __bool__(self) -> bool:
-        """True when something would change."""
         return any(step.changes for step in self.steps)

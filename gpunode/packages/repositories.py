@@ -42,7 +42,6 @@ def offers_any(family: str, uri: str) -> bool:
 
 
 def is_dead(family: str, uri: str) -> bool:
-    """Whether a source is a repository that NVIDIA discontinued."""
     return any(part in f"{uri.rstrip('/')}/" for part in sections()[family]["repositories"]["dead"])
 
 

@@ -44,7 +44,6 @@ class JUnit(Page):
             super().problem(problem, host)
 
     def text(self) -> str:
-        """The file's text."""
         root = ElementTree.Element("testsuites", name=f"gpunode {__version__}")
         for card in self._cards.values():
             suite = ElementTree.SubElement(root, "testsuite", name=plain(card.name))

@@ -232,14 +232,12 @@ def with_styles(parts: Iterable[Part]) -> list[Line]:
 
 
 def drop_first_line(parts: Iterable[Part]) -> list[Part]:
-    """The parts after the first line."""
     rest = list(parts)
     ends = [at for at, part in enumerate(rest) if (part if isinstance(part, str) else part[0]).endswith("\n")]
     return rest[ends[0] + 1 :] if ends else []
 
 
 def first(text: str) -> str:
-    """The first line."""
     return plain(next(iter(text.splitlines()), ""))
 
 
@@ -496,7 +494,6 @@ class Page:
             draft.unlink(missing_ok=True)
 
     def text(self) -> str:
-        """The file's text."""
         cards = list(self._cards.values())
         together = groups(cards)
         waits = [group.name for group in together if group.cards[0].status == WORDS["planned"]]

@@ -279,5 +279,4 @@ def _brief_titles(changes: Sequence[ShownChange]) -> Iterator[str]:
 
 
 def _height(parts: Sequence[Part]) -> int:
-    """The number of lines."""
     return sum((part if isinstance(part, str) else part[0]).endswith("\n") for part in parts)

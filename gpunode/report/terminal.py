@@ -33,7 +33,6 @@ class _Console(Console):
 
 
 def screen(*, stderr: bool = False) -> Console:
-    """The console for stdout or stderr."""
     return _Console(stderr=stderr, highlight=False, markup=False, emoji=False, soft_wrap=True)
 
 

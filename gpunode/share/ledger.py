@@ -100,7 +100,6 @@ class Ledger:
         return book, promises
 
     def moved_pods(self) -> list[Moved]:
-        """The pods that have other GPUs than noted."""
         with self._lock:
             return [
                 Moved(uid, node, promise, book.gpus)
@@ -117,7 +116,6 @@ class Ledger:
             return {*self._nodes, *self._nominees}
 
     def put_node(self, node: Mapping[str, Any]) -> None:
-        """Record a node's current state."""
         name, gpus = node["metadata"]["name"], gpus_of(node, self.resource)
         empty = Book(why=gpus) if isinstance(gpus, Reason) else Book(gpus, (0,) * len(gpus))
         moved = moved_parts(node)
@@ -129,7 +127,6 @@ class Ledger:
                 self._show(name)
 
     def drop_node(self, name: str) -> None:
-        """Record that the node is gone."""
         with self._lock:
             self._move(name, {})
             self._books.pop(name, None)
@@ -148,7 +145,6 @@ class Ledger:
                 self._add(uid, node, promise)
 
     def drop_pod(self, uid: str) -> None:
-        """Record that the pod is gone."""
         with self._lock:
             self._nominate(uid, None)
             self._drop(uid)

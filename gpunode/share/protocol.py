@@ -137,7 +137,6 @@ class Extender:
         return wanted, uid, list(by_name), by_name
 
     def _demand(self, pod: object) -> tuple[Demand, str]:
-        """A pod's demand, and its UID."""
         if not isinstance(pod, Mapping):
             raise BadRequest("Pod: expected a pod")
         try:

@@ -93,8 +93,6 @@ class Probes(Guarded):
 
 
 class ProbeHandler(BaseHTTPRequestHandler):
-    """One probe."""
-
     timeout = 10.0
     server: Probes
 
@@ -148,8 +146,6 @@ class Server(Guarded):
 
 
 class Handler(BaseHTTPRequestHandler):
-    """One connection's requests."""
-
     protocol_version = "HTTP/1.1"  # connections are kept
     timeout = IDLE
     disable_nagle_algorithm = True

@@ -76,7 +76,6 @@ class Waiting:
             self._waiters[uid] = Waiter(path, need, self._clock())
 
     def forget(self, uid: str) -> None:
-        """Forget this pod: the scheduler got a node for it."""
         with self._lock:
             self._waiters.pop(uid, None)
 

@@ -119,7 +119,6 @@ class NodeHealth:
         self._heard: dict[str, float] = {}
 
     def beat(self, node: str) -> None:
-        """Record a heartbeat of the node's kubelet."""
         self._heard[node] = time.monotonic()
 
     def check(self) -> None:

@@ -67,7 +67,6 @@ def pullable_images(demo: Path) -> tuple[str, ...]:
 
 
 def deploys_plugin(demo: Path) -> bool:
-    """True if its inventory deploys a device plugin."""
     return _read_groups(demo)["cluster"].get("plugin", ARCHIVE) is not None
 
 

@@ -39,7 +39,6 @@ class Api:
         self.access, self._connection = access, Connection(access)
 
     def close(self) -> None:
-        """Close the connections."""
         self._connection.pool.clear()
 
     def version(self) -> str:
@@ -57,7 +56,6 @@ class Api:
         return discover(self.read)
 
     def get(self, kind: str, name: str, namespace: str | None = None) -> Object | None:
-        """The object, or None when there is none."""
         try:
             return self._object("GET", self._path(kind, namespace, name))
         except HttpError as error:

@@ -59,7 +59,6 @@ class ExecPlugin:
 
     @property
     def command(self) -> list[str]:
-        """The program with its arguments."""
         return [str(self.section.get("command") or ""), *map(str, self.section.get("args") or ())]
 
     def run(self) -> Credential:

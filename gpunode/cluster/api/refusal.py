@@ -137,7 +137,6 @@ def parse_event(access: Access, line: bytes) -> tuple[str, Object]:
 
 
 def http_error(access: Access, code: int, body: bytes) -> HttpError:
-    """The error for an HTTP status of 400 and above."""
     if (code == 429 or code >= 500) and not isinstance(_json(body), dict):  # of a load balancer
         return status_error(access, {"code": code, "message": _page(body)})
     return status_error(access, {**parse(access, code, body), "code": code})
@@ -154,7 +153,6 @@ def message_of(body: bytes) -> str:
 
 
 def status_error(access: Access, answer: Object) -> HttpError:
-    """The error for a Status object."""
     code = int(answer.get("code") or 500)
     detail = str(answer.get("message") or "no reason given")
     reason = str(answer.get("reason") or "")

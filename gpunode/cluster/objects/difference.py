@@ -45,7 +45,6 @@ class Difference:
 
     @property
     def what(self) -> str:
-        """Its title, as text."""
         return str(self.title)
 
     @property
@@ -55,12 +54,10 @@ class Difference:
 
 
 def creation(manifest: Object, untried: str = "") -> Difference:
-    """An object that does not exist yet."""
     return Difference(Title.of(manifest), "created", _all("+", manifest), untried=untried, manifest=manifest)
 
 
 def removal(live: Object) -> Difference:
-    """An object that is deleted."""
     before = as_manifest(live)
     return Difference(Title.of(live), "removed", _all("-", before), before=before)
 

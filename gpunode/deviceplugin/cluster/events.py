@@ -56,7 +56,6 @@ class PendingEvents:
         self._counted = 0.0  # when tokens were last counted
 
     def add(self, event: NodeEvent, now: float) -> None:
-        """Record an event, new or repeated."""
         event = NodeEvent(event.reason, event.message[:LONGEST], event.type)
         key = event
         if key not in self._events:

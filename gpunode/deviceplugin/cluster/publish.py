@@ -189,18 +189,15 @@ class Publisher:
             self._events.put(event)
 
     def begin(self) -> None:
-        """Begin to publish for another configuration."""
         self._since = utc()
 
     def config_refused(self, why: Exception) -> None:
-        """Publish that a new configuration was refused."""
         self.publish_event(
             NodeEvent("ConfigRefused", f"The device plugin's configuration is unchanged: {why}")
         )
         self._refuse(Reason("config-refused", str(why)))
 
     def config_accepted(self) -> None:
-        """Publish that the configuration is valid again."""
         self.publish_event(
             NodeEvent("ConfigTaken", "The device plugin's configuration can be used again", "Normal")
         )

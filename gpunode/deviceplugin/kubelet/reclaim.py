@@ -161,7 +161,6 @@ def _container_devices(entry: Entry, names: Mapping[str, str], *, confirmed: boo
 
 
 def _log_changes(before: tuple[Reservation, ...], after: tuple[Reservation, ...]) -> None:
-    """Log new and ended reservations."""
     known = {(reservation.resource, reservation.device) for reservation in before if reservation.confirmed}
     left = {(reservation.resource, reservation.device) for reservation in after}
     for reservation in after:

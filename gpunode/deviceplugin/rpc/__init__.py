@@ -154,8 +154,6 @@ class Server:
 
 
 class _Call:
-    """A call to the server."""
-
     def __init__(self, server: Server, connection: Connection, stream: Stream) -> None:
         self._server, self._connection, self._stream = server, connection, stream
         self._path = ""

@@ -52,7 +52,6 @@ def confirmed_file(this: Run, n: int) -> str:
 
 
 def record_unconfirmed(this: Run, unit: str, by: str) -> None:
-    """Record for the next run that this restart is unconfirmed."""
     entry = {"version": VERSION, "code": KEPT, "run": this.name, "unit": unit, "by": by, "since": time.time()}
     put("%s/unconfirmed-%d.json" % (this.record, this.n), json.dumps(entry).encode(), 0o600, None, this.name)
 

@@ -295,7 +295,6 @@ def _other_settings(start: KubeletStart) -> object:
 
 
 def _without_flag(argv: Iterable[str]) -> list[str]:
-    """Words without the flag, and without the value that follows it."""
     bare: list[str] = []
     skip = False
     for word in argv:

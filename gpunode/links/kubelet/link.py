@@ -29,7 +29,6 @@ def judge_kubelet(outcome: Outcome, seen: Facts) -> Verdict:
 
 
 def desired_gates(outcome: Outcome | None) -> Mapping[str, bool]:
-    """The gates that the host's kubelet is to have."""
     gates = outcome.desired.gates if outcome and outcome.desired else {}
     return {name: state for name, state in gates.items() if state is not None}
 

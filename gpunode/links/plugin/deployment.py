@@ -253,7 +253,6 @@ def waves(count: int) -> int:
 
 
 def nodes_without(nodes: Iterable[Node], by_node: Mapping[str, Object]) -> set[str]:
-    """Nodes without a ready pod."""
     ready = {name for name, pod in by_node.items() if not daemonset.is_ending(pod) and pods.is_ready(pod)}
     return {node.name for node in nodes if not node.ready or node.name not in ready}
 
@@ -264,7 +263,6 @@ def next_nodes(
     waiting: Collection[str],
     before: Collection[str],
 ) -> list[str]:
-    """The nodes whose pods are replaced next."""
     turn: list[str] = []
     for mode in (True, False):  # a DaemonSet each
         these = [node for node in nodes if (node.labels.get(RUNTIME_LABEL) == "class") == mode]

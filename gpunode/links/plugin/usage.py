@@ -26,25 +26,26 @@ WHOLE = re.compile(r"GPU-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 class GpuName:
     """A GPU as a user names it: by the beginning of its UUID, or by its node and its index there."""
 
-    text: str
     uuid: str | None
     node: str | None
     index: str | None
 
+    def __str__(self) -> str:
+        return self.uuid or f"{self.node}/{self.index}"
+
     @property
     def is_whole(self) -> bool:
         """Whether it names one GPU of all."""
-        return bool(self.node or WHOLE.fullmatch(self.text))
+        return bool(self.node or WHOLE.fullmatch(str(self)))
 
     def fits(self, node: str, index: str, uuid: str) -> bool:
-        """Whether it names this GPU."""
         return uuid.startswith(self.uuid) if self.uuid else (self.node, self.index) == (node, index)
 
 
 def parse_gpu(text: str) -> GpuName:
     """Raises UsageError for what names no GPU."""
     if match := GPU_NAME.fullmatch(text):
-        return GpuName(text, **match.groupdict())
+        return GpuName(**match.groupdict())
     hint = "Give NODE/INDEX, as `gpunode status` shows it, or a UUID such as GPU-3f1c. For a MIG device give its GPU's."
     raise UsageError(f"{text} names no GPU", hint=hint)
 
@@ -136,7 +137,6 @@ def _ask(api: Api, node: Node, pod: Object | None, namespace: str) -> tuple[Gpu,
 
 
 def _port(pod: Object) -> str:
-    """The port of the plugin's probes."""
     for container in pod["spec"]["containers"]:
         for variable in container.get("env") or [] if container["name"] == CONTAINER else ():
             if variable["name"] == "PROBE_ADDRESS":

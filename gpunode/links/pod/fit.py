@@ -78,7 +78,6 @@ def keys(spec: Object) -> Sequence[str]:
 
 
 def selects(spec: Object, node: Object) -> bool:
-    """True if the node has the labels that the pod requires."""
     meta = node["metadata"]
     labels = {**(meta.get("labels") or {})}
     if any(labels.get(name) != value for name, value in (spec.get("nodeSelector") or {}).items()):
@@ -99,7 +98,6 @@ def untolerated(spec: Object, node: Object) -> list[Mapping[str, str]]:
 
 
 def tolerates(spec: Object, taint: Mapping[str, str]) -> bool:
-    """True if one of the pod's tolerations is for this taint."""
     return any(
         toleration.get("effect") in (None, "", taint["effect"])
         and toleration.get("key") in (None, "", taint["key"])

@@ -363,7 +363,7 @@ class NodeResult:
 
 
 def failed_result(node: str, pod: str, why: str, seconds: float = 0.0) -> Result:
-    """The result of a pod that parse_report no GPU."""
+    """The result of a pod that shows no GPU."""
     return Result(node, pod, uuid="", gpu="", passed=False, seconds=seconds, why=why, log=())
 
 

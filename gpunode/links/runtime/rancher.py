@@ -33,8 +33,6 @@ NVIDIA = re.compile(r"""^[ \t]*\[\s*plugins\..*\.runtimes\.["']?nvidia["']?\s*\]
 
 
 class Rancher:
-    """The runtime of one product."""
-
     def __init__(self, product: Product) -> None:
         self.product = product
         self.folder = f"{product.agent}/etc/containerd/"  # of containerd's configuration and its templates

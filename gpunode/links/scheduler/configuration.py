@@ -215,7 +215,6 @@ MARK = "  # gpunode share"
 
 
 def strip_marked(text: str) -> str:
-    """The text without the marked lines."""
     return "".join(line for line in text.splitlines(keepends=True) if not line.rstrip("\r\n").endswith(MARK))
 
 

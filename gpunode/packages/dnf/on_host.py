@@ -423,7 +423,6 @@ def go_back(this: Run, specs: List[Message]) -> None:
 
 
 def is_installed(installed: Dict[str, Dict[str, Any]], spec: Message) -> bool:
-    """Whether a package is installed in the version of a spec."""
     package = installed.get(spec["name"])
     version = spec["version"].rpartition(":")[2]
     return package is None or not version or fnmatchcase(package["version"].rpartition(":")[2], version)

@@ -213,7 +213,6 @@ def plan_branch(facts: Facts, driver: DriverSpec) -> tuple[Change, ...]:
 
 
 def _enabled_stream(text: str) -> str | None:
-    """The stream that is enabled; None without one."""
     parser = ConfigParser(interpolation=None, strict=False)
     try:
         parser.read_string(text)

@@ -61,7 +61,6 @@ class ApiServer:
         return f"https://{ADDRESS}:{self._server.server_address[1]}"
 
     def close(self) -> None:
-        """Stop serving."""
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
@@ -222,7 +221,6 @@ class _Handler(BaseHTTPRequestHandler):
         raise status_error(403, "Forbidden", f"{called} is forbidden: {why}", name=name, kind=of.full)
 
     def _review(self, user: str, review: Object) -> Object:
-        """The answer to an access review."""
         asked = review["spec"]["resourceAttributes"]
         part = asked.get("subresource")
         plural = f"{asked['resource']}/{part}" if part else asked["resource"]

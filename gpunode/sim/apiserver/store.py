@@ -204,7 +204,6 @@ def record(
 
 
 def is_ready(item: Object) -> bool:
-    """True if a node or a pod is Ready."""
     conditions = item["status"].get("conditions") or []
     return any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
 

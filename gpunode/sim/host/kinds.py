@@ -71,7 +71,6 @@ def new_host(name: str, model: str = "h100", count: int = 4) -> Machine:
 
 
 def nouveau_host(name: str) -> Machine:
-    """A host whose GPUs are bound to nouveau."""
     return replace(new_host(name, "a100", 2), free="nouveau")
 
 

@@ -55,8 +55,6 @@ class UnitNow:
 
 @dataclass(slots=True)
 class PackageNow:
-    """An installed package."""
-
     version: str
     held: bool = False
 
@@ -115,5 +113,4 @@ class Now:
 
 
 def log(unit: UnitNow, *lines: str) -> None:
-    """Add lines to a unit's journal."""
     unit.journal = [*unit.journal, *((time.time(), line) for line in lines)][-200:]

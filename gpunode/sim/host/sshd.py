@@ -149,7 +149,6 @@ class Server:
         self._thread.start()
 
     def add(self, state: State) -> None:
-        """Serve one more host."""
         door = _Door(state, self._user_key, self._forks)
         self._doors = {**self._doors, state.folder.name: door}  # its own thread may be reading the old one
         self._selector.register(door.listener, selectors.EVENT_READ, door)
@@ -170,7 +169,6 @@ class Server:
         self._doors[host].cut()
 
     def execs(self, host: str) -> int:
-        """How many commands a host has received."""
         return self._doors[host].execs
 
     def close(self) -> None:

@@ -33,7 +33,6 @@ class State:
         self._path = folder / "state.json"
 
     def create(self, machine: Machine, now: Now) -> None:
-        """Write the first state of a new machine."""
         self.folder.mkdir(parents=True, exist_ok=True)
         self._write({"machine": asdict(machine), "now": asdict(now)})
 

@@ -50,7 +50,6 @@ class Plugin:
         self._thread.start()
 
     def call(self, method: str, request: Any, response: Any) -> Any:
-        """Call a method with one request; returns its answer."""
         ask = self._channel.unary_unary(
             f"/v1beta1.DevicePlugin/{method}",
             request_serializer=type(request).SerializeToString,
@@ -72,8 +71,6 @@ class Plugin:
 
 
 class Allocation(NamedTuple):
-    """Devices of a resource that are allocated to a container."""
-
     container: str
     resource: str
     ids: tuple[str, ...]
@@ -259,7 +256,6 @@ class DeviceManager:
 
 
 def _serve(folder: Path, service: str, handlers: dict[str, Any]) -> Any:
-    """Serve on kubelet.sock in the folder."""
     (folder / "kubelet.sock").unlink(missing_ok=True)
     server = grpc.server(ThreadPoolExecutor(2))
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, handlers),))

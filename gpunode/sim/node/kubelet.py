@@ -207,7 +207,6 @@ class Kubelet:
         self.record(self.store.get("Node", "", self.name) or {}, "Normal", "Starting", "Starting kubelet.")
 
     def _receive(self) -> None:
-        """The pods that are bound to this node now."""
         bound = [pod for pod in self.store.all("Pod") if pod["spec"].get("nodeName") == self.name]
         for pod in bound:
             uid = pod["metadata"]["uid"]
@@ -240,7 +239,6 @@ class Kubelet:
         self._runs.pop(uid).volumes.remove()
 
     def _post(self, host: Now) -> None:
-        """The node's status."""
         self._counts = self.devices.counts()
         node = self.store.get("Node", "", self.name)
         if node is not None:

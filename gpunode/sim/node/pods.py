@@ -326,7 +326,6 @@ class PodRun:
 
     @property
     def leaving(self) -> bool:
-        """True if it is being deleted."""
         return "deletionTimestamp" in self.pod["metadata"]
 
     @property
@@ -457,6 +456,5 @@ def _runtime(host: Now) -> str:
 
 
 def _limits(container: Object) -> dict[str, int]:
-    """The devices that a container requests."""
     limits = container["resources"].get("limits") or {}
     return {name: int(count) for name, count in limits.items() if "/" in name}

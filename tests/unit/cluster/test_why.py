@@ -15,14 +15,14 @@ from typer.testing import CliRunner, Result
 from gpunode.acceptance.stamp import Stamp
 from gpunode.cli import app
 from gpunode.commands import verify as verifying
-from gpunode.commands import why as commands
+from gpunode.commands.why import chains, cluster
 from gpunode.contract.condition import ACCEPTED
 from gpunode.contract.status import Reason
 from gpunode.contract.usage import Gpu, User
 from gpunode.engine import impact
 from gpunode.engine.member import Member
 from gpunode.errors import Problem, UsageError
-from gpunode.links.capacity.link import drop_stale
+from gpunode.links.capacity import link as capacity
 from gpunode.links.plugin.usage import NodeUsage
 from gpunode.model import (
     Cluster,
@@ -185,7 +185,7 @@ def test_why_the_plugin_offers_no_gpu_is_what_its_judges_say(why: Why, fake: Fak
 
 def use(monkeypatch: pytest.MonkeyPatch, *usages: NodeUsage) -> None:
     """What the plugins say of their GPUs."""
-    monkeypatch.setattr(commands, "read_usage", lambda *_: usages)
+    monkeypatch.setattr(cluster, "read_usage", lambda *_: usages)
 
 
 def gpu(uuid: str, *users: str, **more: Any) -> Gpu:
@@ -241,7 +241,7 @@ def test_a_failed_pod_of_a_host_that_is_right_by_now_is_to_be_replaced(
     fixes = []
     for links in (chain, []):
         judged = {"n1": (Member(Host("h1", Ssh("h1"))), links)}
-        monkeypatch.setattr(commands, "_judge_hosts", lambda *_, judged=judged: judged)
+        monkeypatch.setattr(chains, "judge", lambda *_, judged=judged: judged)
         (reason,) = read(why("pod", "ml/a", "--json"))[1]
         fixes.append(reason["fix"])
     assert fixes[0].startswith(
@@ -278,7 +278,7 @@ def test_who_lacks_a_cordoned_gpu_is_told_how_to_give_it_back(
     add_node(fake, "n1", 2, labels=GPU_NODE)
     fake.update("Node", "n1", status={"allocatable": {GPU: "1"}})
     cordoned = Reason("cordoned", "cordoned by ann since 2026-01-01T00:00:00Z: fan")
-    monkeypatch.setattr(commands.capacity, "why_not", lambda *_: Problem("cordoned", "1 of 2 are cordoned"))
+    monkeypatch.setattr(capacity, "why_not", lambda *_: Problem("cordoned", "1 of 2 are cordoned"))
     use(monkeypatch, NodeUsage("n1", (gpu("GPU-1"), gpu("GPU-2b", unhealthy=cordoned))))
     fake.put(waiting("a", 2, says="0/1 nodes are available: 1 Insufficient nvidia.com/gpu."))
     for subject in ("node n1", "pod ml/a"):  # the pod would fit with it
@@ -343,7 +343,7 @@ def test_a_gpu_is_found_by_the_beginning_of_its_uuid_or_by_node_and_index(
     assert "gpunode uncordon-gpu GPU-2b" in reason["fix"]
 
     wrong = {"n1": Problem("module", "link `module` of host n1 is broken", fix="Reboot.")}
-    monkeypatch.setattr(commands, "_broken_links", lambda *_: wrong)
+    monkeypatch.setattr(chains, "broken_links", lambda *_: wrong)
     assert [each["code"] for each in read(why("gpu", "GPU-1", "--json"))[1]] == ["module"]
 
 
@@ -394,7 +394,7 @@ def test_a_count_that_the_kubelet_has_not_forgotten_is_no_reason(gpus: int, name
         "allocatable": {named: "0", "nvidia.com/gpu": str(gpus)},
     }
     item = {"metadata": {"name": "a", "uid": "1"}, "spec": {}, "status": status}
-    assert (named not in drop_stale(item, None)["status"]["capacity"]) == stale
+    assert (named not in capacity.drop_stale(item, None)["status"]["capacity"]) == stale
 
 
 def test_a_resource_of_an_earlier_configuration_is_offered_by_no_node(why: Why, fake: FakeApi) -> None:

@@ -226,7 +226,6 @@ class _Hashed(io.RawIOBase):
         return data
 
     def finish(self) -> str:
-        """The digest of the whole stream."""
         while self.read(CHUNK):
             pass
         return self._hash.hexdigest()

@@ -1,0 +1,63 @@
+"""The nodes' hosts, probed, and the first broken link of each."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import TypeAlias
+
+from gpunode.commands.verify import judge_chains
+from gpunode.commands.why.cluster import Cluster
+from gpunode.engine import converge, impact, nodes
+from gpunode.engine.member import Member
+from gpunode.engine.reporter import progress
+from gpunode.errors import Problem
+from gpunode.model import Verdict
+from gpunode.wording import lines
+
+STARTS_PODS = ("library", "NVML", "toolkit", "runtime")  # links that each new pod with a GPU needs
+
+Judged: TypeAlias = Mapping[str, tuple[Member, Sequence[Verdict]]]
+
+
+def probe(cluster: Cluster, names: Sequence[str] | None = None) -> Sequence[Member]:
+    """The probed hosts of these nodes, or all hosts (None), with what their plans would disturb."""
+    if not cluster.hosts:
+        return ()
+    session = cluster.session
+    visit = partial(session.for_each_host, converge.probe_and_plan, plans=False)
+    locate = partial(nodes.locate, cluster.api, seconds=0, notify=progress(session.reporter))
+    if names is None:
+        placed = members = locate(visit())
+    else:
+        every = locate([Member(host) for host in session.hosts])
+        placed = tuple(member for member in every if member.node and member.node.name in names)
+        members = visit(placed) if placed else ()
+    namespace = session.inventory.cluster.namespace
+    return impact.find_impact(cluster.api, namespace, members, placed, strict=False)
+
+
+def judge(cluster: Cluster, names: Sequence[str]) -> Judged:
+    """Node -> its probed host, and that host's chain."""
+    members = probe(cluster, names)
+    chains = judge_chains(cluster.session, tuple(members), run=False) if members else {}
+    return {member.node.name: (member, chains.get(member.host.name, ())) for member in members if member.node}
+
+
+def broken_links(judged: Judged) -> dict[str, Problem]:
+    """Node -> the first broken link of its host's chain; of hosts that are in order, nothing."""
+    return {node: problem for node, host in judged.items() if (problem := broken_link(*host))}
+
+
+def broken_link(member: Member, chain: Sequence[Verdict]) -> Problem | None:
+    """The first broken link as the node's problem, with what its fix disturbs."""
+    verdict = next((verdict for verdict in chain if verdict.status == "broken"), None)
+    if verdict is None or verdict.problem is None:
+        return None
+    good = " ".join(f"{each.layer} ✓" for each in chain if each.status == "ok")
+    what = f"link `{verdict.layer}` of host {member.host.name} is broken: {verdict.text}"
+    cause = lines((verdict.cause, f"{good} {verdict.layer} ✗".strip()))
+    fix = impact.add_to_fix(verdict.fix, member)
+    code, layer = verdict.problem.code or verdict.layer, verdict.layer
+    return replace(verdict.problem, code=code, what=what, layer=layer, cause=cause, fix=fix)

@@ -1,0 +1,119 @@
+"""Where a GPU is, which pod has it, and why it takes no pods."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from gpunode.acceptance.stamp import Stamp, read_stamp
+from gpunode.commands.verify import judge_chains
+from gpunode.commands.why import NAMED, UNKNOWN, chains, report
+from gpunode.commands.why.cluster import Cluster, read_cluster
+from gpunode.commands.why.node import judge_node, not_accepted, uncordon
+from gpunode.contract.status import CORDONED
+from gpunode.contract.usage import Gpu
+from gpunode.engine.session import Session
+from gpunode.errors import Problem, UsageError
+from gpunode.links.driver.link import repair
+from gpunode.links.node import Node, parse
+from gpunode.links.node.closed import why_closed
+from gpunode.links.plugin import cordons
+from gpunode.links.plugin.usage import GpuName, NodeUsage, parse_gpu
+from gpunode.wording import few, several
+
+
+def why_gpu(session: Session, text: str, *, hosts: bool) -> int:
+    """Report it; the exit code. `text`: the GPU's name. `hosts`: the inventory's hosts can be asked."""
+    name = parse_gpu(text)
+    cluster = read_cluster(session, hosts=hosts)
+    if name.node:
+        cluster.named_node(name.node)
+    usages = cluster.usage([name.node] if name.node else None)
+    seen = [
+        (usage, gpu) for usage in usages for gpu in usage.gpus if name.fits(usage.node, gpu.index, gpu.uuid)
+    ]
+    if len(seen) > 1:
+        raise UsageError(f"{len(seen)} GPUs begin with {text}", hint="Give more of the UUID.")
+    if not seen:
+        return _why_unlisted(cluster, name, usages)
+    ((usage, gpu),) = seen
+    item = cluster.node(usage.node)
+    problems = [*judge_gpu(gpu, parse(item)), *why_closed(item)]
+    broken = chains.broken_links(chains.judge(cluster, [usage.node]))
+    problems += [problem for problem in broken.values() if not problem.subject]
+    users = [f"{user.pod} ({user.units} {user.resource})" for user in gpu.users or ()]
+    state = "not known to be free" if gpu.users is None else "free"
+    if users:
+        state = f"in use by {few(users, NAMED)}"
+    elif gpu.processes:
+        state = f"in use by {several(gpu.processes, 'process')} outside pods"
+    text = f"{gpu.uuid} is GPU {gpu.index} ({gpu.name}) of node {usage.node}"
+    stamp = _stamp_of(gpu.uuid, parse(item))
+    state += f"; {stamp.describe(time.time())}" if stamp else ""
+    if problems:
+        return report(session, f"gpu {gpu.uuid}", "wrong", text, problems, after=f". It is {state}")
+    return report(session, f"gpu {gpu.uuid}", "fine", f"{text}, {state}", (), fine=True)
+
+
+def judge_gpu(gpu: Gpu, node: Node, name: str = "it") -> Iterator[Problem]:
+    """Why it takes no new pods, as its plugin reports; and whether it was accepted."""
+    if gpu.unhealthy is not None:
+        out = gpu.unhealthy.code == CORDONED
+        fix = uncordon(gpu.uuid) if out else repair(gpu.unhealthy.code)
+        state = "" if out else "Unhealthy: "
+        since = f"since {gpu.since}" if gpu.since and not out else ""
+        what = f"{name} is {state}{gpu.unhealthy.words}"
+        yield Problem(gpu.unhealthy.code, what, cause=since, fix=fix, subject=node.name)
+    stamp = _stamp_of(gpu.uuid, node)
+    if stamp and gpu.uuid in stamp.failed:
+        yield not_accepted(replace(stamp, failed=(gpu.uuid,)), node)
+
+
+def _stamp_of(uuid: str, node: Node) -> Stamp | None:
+    """The acceptance that has this GPU."""
+    stamp = read_stamp(node.accepted)
+    return stamp if stamp and uuid in (*stamp.uuids, *stamp.failed) else None
+
+
+def _why_unlisted(cluster: Cluster, gpu_name: GpuName, usages: Sequence[NodeUsage]) -> int:
+    """For a GPU that no plugin lists: the host that has it, else the node whose acceptance has it, else nodes that do not answer."""
+    subject = f"gpu {gpu_name}"
+    members = chains.probe(cluster, [gpu_name.node] if gpu_name.node else None)
+    answering = [(member, member.facts) for member in members if member.facts]
+    for member, facts in answering:
+        name = member.node.name if member.node else member.host.name
+        here = (gpu.uuid for gpu in facts.gpus if gpu_name.fits(name, str(gpu.index), gpu.uuid))
+        known, out = next(here, ""), cordons.read(facts)
+        cordoned = next((uuid for uuid in out if uuid == known or gpu_name.fits("", "", uuid)), "")
+        if known or cordoned:
+            text = f"{known or cordoned} is of host {member.host.name}; its plugin does not list it"
+            problems = []
+            if cordoned:
+                why = out[cordoned].why
+                problems.append(Problem(why.code, f"it is {why.words}", fix=uncordon(cordoned)))
+            chain = judge_chains(cluster.session, (member,), run=False)[member.host.name]
+            problems += filter(None, [chains.broken_link(member, chain)])
+            item = cluster.find_node(name)
+            problems += why_closed(item) if item else ()
+            return report(cluster.session, subject, "wrong", text, problems)
+    if node := next((node for node in map(parse, cluster.nodes) if str(gpu_name) in node.accepted), None):
+        gone = Problem(
+            "gpu-gone", f"the plugin of {node.name} does not list it", fix=repair(), subject=node.name
+        )
+        stamp = read_stamp(node.accepted)
+        text = f"{gpu_name} was a GPU of node {node.name}" + (
+            f", {stamp.describe(time.time())}" if stamp else ""
+        )
+        problems = [*judge_node(cluster, cluster.node(node.name)), gone]
+        return report(cluster.session, subject, "wrong", text, problems)
+    silent = [
+        replace(usage.reason, what=f"{usage.node} does not say which GPUs it has: {usage.reason}")
+        for usage in usages
+        if usage.reason
+    ]
+    text = f"no node lists {gpu_name}"
+    text += f", nor does any of {several(len(answering), 'host')}" if answering else ""
+    text += "" if cluster.hosts else "; with an inventory, hosts are asked, too"
+    report(cluster.session, subject, "absent", text, silent, fine=True)
+    return UNKNOWN

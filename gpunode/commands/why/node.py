@@ -1,0 +1,121 @@
+"""Why a node takes no pods, or offers fewer GPUs than it has."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from gpunode.acceptance.stamp import Stamp, read_stamp
+from gpunode.cluster import pods
+from gpunode.cluster.api.kinds import Object
+from gpunode.commands.why import NAMED, chains, report
+from gpunode.commands.why.chains import STARTS_PODS, Judged
+from gpunode.commands.why.cluster import Cluster, read_cluster
+from gpunode.contract.promises import pod_name
+from gpunode.contract.status import CORDONED
+from gpunode.engine.accepted import CODE as NOT_ACCEPTED
+from gpunode.engine.session import Session
+from gpunode.errors import Problem
+from gpunode.links.capacity import link as capacity
+from gpunode.links.node import GPU_LABEL, Node, drain, parse
+from gpunode.links.node.closed import why_closed
+from gpunode.links.plugin.other_owners import dra_owners
+from gpunode.wording import Advice, advise, few, lines
+
+
+def why_node(session: Session, name: str, *, hosts: bool) -> int:
+    """Report it; the exit code. `hosts`: the inventory's hosts can be asked."""
+    cluster = read_cluster(session, hosts=hosts)
+    item = cluster.named_node(name)
+    node = parse(item)
+    problems = list(judge_node(cluster, item))
+    users = [f"{pod_name(pod)} ({count})" for pod in cluster.pods_of(name) if (count := _units(pod))]
+    fails = any(each.layer in STARTS_PODS and not each.subject for each in problems[:1])
+    but = ", but new pods get no GPU" if fails and node.ready and node.offers else ""
+    stamp = read_stamp(node.accepted)
+    parts = [
+        f"node {name} is {'Ready' if node.ready else 'not Ready'} and offers {_offered(node)}{but}",
+        f"in use by {few(users, NAMED)}" if users else "none in use" if node.offers else "",
+        *(f"taint {taint['key']}={taint.get('value', '')}" for taint in _foreign_taints(item)),
+        stamp.describe(time.time()) if stamp else "",
+    ]
+    text = "; ".join(filter(None, parts))
+    return report(session, f"node {name}", "wrong" if problems else "fine", text, problems, fine=True)
+
+
+def judge_node(cluster: Cluster, item: Object, judged: Judged | None = None) -> Iterator[Problem]:
+    """Why it takes no pods; why it offers fewer GPUs than it has; why they are not accepted. Of a node that is not Ready first what its
+    host shows: that is the cause. `judged`: its host, where that was probed before."""
+    node, closed = parse(item), list(why_closed(item))
+    if node.ready:
+        yield from closed
+    offers_none = node.labels.get(GPU_LABEL) == "true" and not node.offers
+    fewer = offers_none or node.short or node.allocatable < node.capacity
+    wrong = why_fewer(cluster, [node.name], ready=bool(fewer), judged=judged).get(node.name)
+    if wrong and not (closed and wrong.layer == "node"):
+        verify = advise(f"`gpunode verify --limit {node.name}` inspects its host and names the fix.")
+        yield replace(wrong, fix=wrong.fix or verify)
+    if not node.ready:
+        yield from closed
+    stamp = read_stamp(node.accepted)
+    if stamp and stamp.failed:
+        yield not_accepted(stamp, node)
+
+
+def why_fewer(
+    cluster: Cluster, names: Sequence[str], *, ready: bool = True, judged: Judged | None = None
+) -> dict[str, Problem]:
+    """Why these nodes offer fewer GPUs than they have: by their hosts' chains where the inventory has them, else by the cluster.
+    Not `ready`: the cluster shows nothing wrong, so that only hosts are asked."""
+    if not names:
+        return {}
+    settings, owners = cluster.session.inventory.cluster, dra_owners(cluster.api)
+    known = [node for node in map(parse, cluster.nodes) if node.name in names and node.ready and ready]
+    wrong = {
+        node.name: capacity.why_fewer(
+            cluster.api, node, owners, config=settings.plugin_config, namespace=settings.namespace
+        )
+        for node in known
+    }
+    for name, problem in wrong.items():
+        if problem.code == CORDONED:
+            wrong[name] = replace(problem, fix=lines(map(uncordon, _cordoned_gpus(cluster, name))))
+    return {**wrong, **chains.broken_links(chains.judge(cluster, names) if judged is None else judged)}
+
+
+def not_accepted(stamp: Stamp, node: Node) -> Problem:
+    """Of the GPUs that failed."""
+    fix = advise(f"`gpunode accept --limit {node.name}` measures the free ones again.")
+    what = f"{few(stamp.failed, 2)} failed the acceptance"
+    return Problem(NOT_ACCEPTED, what, cause=stamp.describe(time.time()), fix=fix)
+
+
+def uncordon(uuid: str) -> Advice:
+    """The fix of a cordoned GPU."""
+    return advise(f"`gpunode uncordon-gpu {uuid}` gives it back; it disturbs no pod.")
+
+
+def _cordoned_gpus(cluster: Cluster, node: str) -> list[str]:
+    every = (gpu for usage in cluster.usage([node]) for gpu in usage.gpus)
+    return [gpu.uuid for gpu in every if gpu.unhealthy and gpu.unhealthy.code == CORDONED]
+
+
+def _units(pod: Object) -> int:
+    """GPUs, or shares of them, that the pod has."""
+    return 0 if (pod.get("status") or {}).get("phase") in pods.OVER else sum(drain.asks(pod).values())
+
+
+def _offered(node: Node) -> str:
+    """`3 of 4 nvidia.com/gpu`."""
+    parts = [
+        f"{unit.allocatable} of {unit.capacity} {name}"
+        for name, unit in node.resources.items()
+        if name.startswith("nvidia.com/") and unit.capacity
+    ]
+    return ", ".join(parts) or node.offered or "no GPU"
+
+
+def _foreign_taints(item: Object) -> list[Mapping[str, str]]:
+    taints = (item.get("spec") or {}).get("taints") or []
+    return [taint for taint in taints if not taint["key"].startswith(("node.kubernetes.io/", "gpunode.dev/"))]
