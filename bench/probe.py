@@ -37,14 +37,14 @@ print(json.dumps([bootstrap.command(sudo=False, password=False), text.decode("la
 
 
 def describe(sources: Path) -> tuple[list[str], bytes]:
-    found = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, "-c", DESCRIBE],
         env={**os.environ, "PYTHONPATH": str(sources)},
         cwd=sources,
         stdout=subprocess.PIPE,
         check=True,
     )
-    command, text = json.loads(found.stdout)
+    command, text = json.loads(completed.stdout)
     return ["/bin/sh", "-c", command], text.encode("latin-1")
 
 
@@ -73,14 +73,14 @@ def measure(rounds: int, commits: Sequence[str] = ()) -> tuple[dict[str, list[fl
         state = hosts.create(folder, replace(kinds.new_host("gpu-0"), has=(kinds.driver("h100"),)))
         env = hosts.environment(state, state.machine())
         env["PATH"] += ":/usr/bin:/bin"
-        found: dict[str, list[float]] = {name: [] for name in ("start Python", *programs)}
+        seconds: dict[str, list[float]] = {name: [] for name in ("start Python", *programs)}
         load = []
         for _ in range(rounds):
             load.append(round(os.getloadavg()[0], 2))
-            found["start Python"].append(round(processor(PYTHON, env), 4))
+            seconds["start Python"].append(round(processor(PYTHON, env), 4))
             for name, (command, stdin) in programs.items():
-                found[name].append(round(processor(command, env, stdin, b'"errors": {}'), 4))
-    return found, load
+                seconds[name].append(round(processor(command, env, stdin, b'"errors": {}'), 4))
+    return seconds, load
 
 
 def main() -> None:
@@ -88,8 +88,8 @@ def main() -> None:
     parser.add_argument("--rounds", default=15, type=int)
     parser.add_argument("commits", nargs="*")
     options = parser.parse_args()
-    found, load = measure(options.rounds, options.commits)
-    results = collect([Row("gpunode", name, "s", rounds) for name, rounds in found.items()], load, {})
+    seconds, load = measure(options.rounds, options.commits)
+    results = collect([Row("gpunode", name, "s", rounds) for name, rounds in seconds.items()], load, {})
     print(
         f"{results.commit}, load {min(load)} to {max(load)}, {results.cores} cores; medians of {options.rounds}"
     )

@@ -115,7 +115,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name, running(NEW, Path(name)) as kubeconfig:
         folder = Path(name)
         every = [node(number) for number in range(NODES)]
-        create = [("POST", "/api/v1/nodes", one) for one in every]
+        create = [("POST", "/api/v1/nodes", item) for item in every]
         sent(kubeconfig, create)
         sent(kubeconfig, [("PATCH", f"/api/v1/nodes/n{n}", {"spec": {"taints": None}}) for n in range(NODES)])
         os.environ["TOOK"] = str(folder / "took")
@@ -127,10 +127,10 @@ def main() -> None:
                 for n in range(PODS)
             ]
             half = PODS // 2
-            results["creating_s"] = sent(kubeconfig, [("POST", where, one) for one in bound[:half]])
+            results["creating_s"] = sent(kubeconfig, [("POST", where, item) for item in bound[:half]])
             time.sleep(5)
             results["memory_with_half_of_the_pods_mib"] = memory(pid)
-            results["creating_s"] += sent(kubeconfig, [("POST", where, one) for one in bound[half:]])
+            results["creating_s"] += sent(kubeconfig, [("POST", where, item) for item in bound[half:]])
             time.sleep(5)
             results["memory_with_pods_mib"] = memory(pid)
             new = [("POST", where, pod(f"new{n}", chance.choice([2, 4, 8, 16, 40]))) for n in range(MORE)]
@@ -143,23 +143,25 @@ def main() -> None:
 
                 def done() -> bool:
                     lines[:] = (
-                        [json.loads(one) for one in took.read_text().splitlines()] if took.exists() else []
+                        [json.loads(line) for line in took.read_text().splitlines()] if took.exists() else []
                     )
-                    return sum(one[0] == "bind" for one in lines) >= MORE
+                    return sum(line[0] == "bind" for line in lines) >= MORE
 
                 wait("all pods to be bound", done, 600, log)
             results["memory_at_the_end_mib"] = memory(pid)
             for verb in ("filter", "prioritize", "bind"):
-                results[verb] = spread([one[1] for one in lines if one[0] == verb])
-            results["nodes_a_filter"] = round(statistics.mean(one[3] for one in lines if one[0] == "filter"))
-            ends = [one[2] for one in lines if one[0] == "bind"]
+                results[verb] = spread([line[1] for line in lines if line[0] == verb])
+            results["nodes_a_filter"] = round(
+                statistics.mean(line[3] for line in lines if line[0] == "filter")
+            )
+            ends = [line[2] for line in lines if line[0] == "bind"]
             results["binds_a_second"] = round((len(ends) - 1) / (max(ends) - min(ends)), 1)
             with closing(Client(kubeconfig)) as client:
-                found = client.ask("GET", where)["items"]
+                pods = client.ask("GET", where)["items"]
                 results["bound"] = sum(
-                    bool(one["spec"].get("nodeName"))
-                    for one in found
-                    if one["metadata"]["name"].startswith("new")
+                    bool(item["spec"].get("nodeName"))
+                    for item in pods
+                    if item["metadata"]["name"].startswith("new")
                 )
     results["load_after"] = os.getloadavg()[0]
     print(json.dumps(results, indent=2))

@@ -67,14 +67,18 @@ def extender() -> None:
     """Serve until the input ends; print a line about the ledger first."""
     chance = random.Random(1)
     before, began = memory(), time.perf_counter()
-    ledger = Ledger.of(MEM, (node(f"n{one}", *[UNITS] * GPUS, published=True) for one in range(NODES)), ())
+    ledger = Ledger.of(
+        MEM, (node(f"n{number}", *[UNITS] * GPUS, published=True) for number in range(NODES)), ()
+    )
     with_nodes = memory()
     of_pods = {}
-    for one in range(PODS):
-        if one in STEPS:
-            of_pods[one] = round(memory() - with_nodes, 1)
+    for number in range(PODS):
+        if number in STEPS:
+            of_pods[number] = round(memory() - with_nodes, 1)
         where = {INDEX: str(chance.randrange(GPUS))}
-        ledger.put_pod(pod(f"old{one}", chance.choice([2, 4, 8, 16, 40]), on=f"n{one % NODES}", **where))
+        ledger.put_pod(
+            pod(f"old{number}", chance.choice([2, 4, 8, 16, 40]), on=f"n{number % NODES}", **where)
+        )
     figures: dict[str, Any] = {
         "built_s": round(time.perf_counter() - began, 2),
         "memory_of_nodes_mib": round(with_nodes - before, 1),
@@ -125,7 +129,7 @@ def binds(port: int) -> dict[str, float]:
     local, filters = threading.local(), []
     done = threading.Event()
 
-    def one(number: int) -> str:
+    def bind(number: int) -> str:
         if not hasattr(local, "client"):
             local.client = Client(port)
         body = {"PodName": f"new{number}", "PodNamespace": "default", "PodUID": f"uid-new{number}"}
@@ -141,7 +145,7 @@ def binds(port: int) -> dict[str, float]:
     thread.start()
     began = time.perf_counter()
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        errors = [error for error in pool.map(one, range(BINDS)) if error]
+        errors = [error for error in pool.map(bind, range(BINDS)) if error]
     seconds = time.perf_counter() - began
     done.set()
     thread.join()
@@ -160,10 +164,10 @@ def cpu_seconds(pid: int) -> float:
 
 def args(asking: Object, *, whole: bool = False) -> bytes:
     """ExtenderArgs; `whole`: with the nodes themselves, of about 10 KiB each."""
-    names = [f"n{one}" for one in range(NODES)]
+    names = [f"n{number}" for number in range(NODES)]
     if not whole:
         return json.dumps({"Pod": asking, "NodeNames": names}).encode()
-    images = [{"names": [f"team/image-{one}@sha256:{'0' * 64}"]} for one in range(80)]
+    images = [{"names": [f"team/image-{number}@sha256:{'0' * 64}"]} for number in range(80)]
     items = [{"metadata": {"name": name}, "status": {"images": images}} for name in names]
     return json.dumps({"Pod": asking, "Nodes": {"items": items}}).encode()
 

@@ -13,7 +13,7 @@ def files(base: str, *mounts: str) -> dict[str, str]:
     import os
     from contextlib import suppress
 
-    found, folders = {}, [base, *mounts]
+    contents, folders = {}, [base, *mounts]
     while folders:
         folder, entries = folders.pop(), []
         with suppress(FileNotFoundError):  # removed meanwhile, as each of its entries may be
@@ -32,8 +32,8 @@ def files(base: str, *mounts: str) -> dict[str, str]:
                 else:  # a socket, a device
                     continue
                 name = f"{kind} /{os.path.relpath(entry.path, base)}"
-                found[name] = f"{status.st_mode:o} {status.st_uid}:{status.st_gid} {text}"
-    return found
+                contents[name] = f"{status.st_mode:o} {status.st_uid}:{status.st_gid} {text}"
+    return contents
 
 
 def differences(before: Mapping[str, str], after: Mapping[str, str], may: Sequence[str]) -> list[str]:

@@ -146,20 +146,20 @@ def archives() -> Iterator[tuple[str, ...]]:
     for name in ("debian", "ubuntu"):
         for version in read("gpunode.links.driver", "archives.yaml")[name]["releases"]:
             point, kernel = KERNELS[f"{name} {version}"]
-            found = archive_tables.archive(Os(name, point, ""))
-            assert found is not None
+            archive = archive_tables.archive(Os(name, point, ""))
+            assert archive is not None
             parts = tuple(
-                dict.fromkeys(part for branch in found.branches for part in found.components(branch))
+                dict.fromkeys(part for branch in archive.branches for part in archive.components(branch))
             )
-            sources = f"deb http://deb.example/ {found.suite} main {' '.join(parts)}\n"
+            sources = f"deb http://deb.example/ {archive.suite} main {' '.join(parts)}\n"
             facts = {
-                "os": {"id": name, "version": point, "pretty": f"{found.name} {version}", "arch": "amd64"},
+                "os": {"id": name, "version": point, "pretty": f"{archive.name} {version}", "arch": "amd64"},
                 "kernel": kernel,
                 "files": {"/etc/apt/sources.list": sources},
             }
             gpus = (archived(facts, "15f8"), archived(facts, "2330"))
-            branches, how = ", ".join(map(str, found.branches)), proof(f"archive of {name} {version}")
-            yield f"{found.name} {version}", branches, " ".join(parts), *gpus, how
+            branches, how = ", ".join(map(str, archive.branches)), proof(f"archive of {name} {version}")
+            yield f"{archive.name} {version}", branches, " ".join(parts), *gpus, how
 
 
 def mirrors() -> Iterator[tuple[str, ...]]:
@@ -255,9 +255,9 @@ def minors() -> Iterator[tuple[str, ...]]:
     """Kubernetes versions that are alike to gpunode."""
     yield "kubelet", "gate DevicePlugins", "docker", "cgroup v1", "gpunode's cluster part", "proof"
     for alike, group in groupby(range(8, upgrade.removals()["known"] + 1), key=kubernetes):
-        found = list(group)
-        name = f"1.{found[0]}" + (f"–1.{found[-1]}" if len(found) > 1 else "")
-        ran = [f"1.{minor}: {proof(f'1.{minor}')}" for minor in found if f"1.{minor}" in RAN]
+        versions = list(group)
+        name = f"1.{versions[0]}" + (f"–1.{versions[-1]}" if len(versions) > 1 else "")
+        ran = [f"1.{minor}: {proof(f'1.{minor}')}" for minor in versions if f"1.{minor}" in RAN]
         yield name, *alike, "; ".join(ran) or TABLE
 
 
@@ -290,11 +290,11 @@ def kubelets() -> Iterator[tuple[str, ...]]:
 def runs() -> Iterator[tuple[str, ...]]:
     """Each configuration of the lab's matrix, with how its tests ended when they were run last."""
     yield "configuration", "tests", "run", "commit", "result"
-    found = matrix.results()
+    results = matrix.results()
     for row in matrix.ROWS:
         tests = ", ".join(f"`tests/lab/{name}`" for name in row.tests) or "–"
         tests += f" ({row.only.replace('_', ' ')})" if row.only else ""
-        result = found.get(row.name)
+        result = results.get(row.name)
         if result is None:
             yield row.name, tests, "not run", "–", row.why or "–"
         else:

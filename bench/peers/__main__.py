@@ -147,7 +147,7 @@ def main() -> None:
     chosen = {
         name: run for name, run in contenders().items() if not options.only or name in options.only.split(",")
     }
-    found: dict[tuple[str, str], dict[str, list[float]]] = {}
+    figures: dict[tuple[str, str], dict[str, list[float]]] = {}
     load = []
     with tempfile.TemporaryDirectory(prefix="bench-peers-") as folder:
         delays = [delay for delay in options.delays if delay]
@@ -162,17 +162,17 @@ def main() -> None:
                                     continue  # they have no file to write
                                 cost = measured(fleet, run, count, delay, act)
                                 place = f"{act}, {count} host{'s' * (count > 1)}, {delay} ms"
-                                values = found.setdefault((name, place), {})
+                                values = figures.setdefault((name, place), {})
                                 for what, value in zip((WALL, PROCESSOR, MEMORY), astuple(cost), strict=True):
                                     values.setdefault(what, []).append(round(value, 3))
                                 print(f"{name:15} {place:30} {cost}", file=sys.stderr, flush=True)
     rows = [
         Row(who, f"{place}, {what.partition(', ')[0]}", what.partition(", ")[2], rounds)
-        for (who, place), values in found.items()
+        for (who, place), values in figures.items()
         for what, rounds in values.items()
     ]
     print(f"{options.rounds} rounds, load {min(load)} to {max(load)}, {os.cpu_count()} cores, {versions}\n")
-    print("\n".join([*table(found), "", *goals(found)]))
+    print("\n".join([*table(figures), "", *goals(figures)]))
     print(f"\n{collect(rows, load, versions).save(options.save)}")
 
 

@@ -135,4 +135,4 @@ def _config(fleet: Fleet, state: State, numbers: Sequence[int]) -> str:
 def _free_ports(count: int) -> list[int]:
     with contextlib.ExitStack() as ends:
         sockets = [ends.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
-        return [one.getsockname()[1] for one in sockets]
+        return [bound.getsockname()[1] for bound in sockets]

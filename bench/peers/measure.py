@@ -70,21 +70,21 @@ def run(command: Sequence[str | Path], env: Mapping[str, str], stdin: bytes = b"
 
 
 def _parents() -> dict[int, int]:
-    found = {}
+    parents = {}
     for path in Path("/proc").glob("[0-9]*/stat"):
         try:
-            found[int(path.parent.name)] = int(path.read_text().rpartition(")")[2].split()[1])
+            parents[int(path.parent.name)] = int(path.read_text().rpartition(")")[2].split()[1])
         except (OSError, IndexError):  # it has ended
             continue
-    return found
+    return parents
 
 
 def _family(pid: int) -> set[int]:
     parents = _parents()
-    found = {pid}
-    while more := {child for child, parent in parents.items() if parent in found} - found:
-        found |= more
-    return found
+    pids = {pid}
+    while more := {child for child, parent in parents.items() if parent in pids} - pids:
+        pids |= more
+    return pids
 
 
 def _memory(pid: int) -> float:

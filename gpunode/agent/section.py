@@ -10,13 +10,13 @@ class Section:
 
     def __init__(self, read: Callable[..., Any], *arguments: Any) -> None:
         self._ended = threading.Event()
-        self._found: Any = None
+        self._answer: Any = None
         self._error: Optional[Exception] = None
         threading.Thread(target=self._work, args=(read, arguments), daemon=True).start()
 
     def _work(self, read: Callable[..., Any], arguments: Any) -> None:
         try:
-            self._found = read(*arguments)
+            self._answer = read(*arguments)
         except Exception as error:
             self._error = error
         self._ended.set()
@@ -31,4 +31,4 @@ class Section:
             raise OSError("no answer within %g seconds" % patience)
         if self._error is not None:
             raise self._error
-        return self._found
+        return self._answer

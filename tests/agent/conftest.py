@@ -44,9 +44,9 @@ class Host:
         self.write("/state/packages", "")
         self.bin.mkdir()
         for name in REAL:
-            found = shutil.which(name)
-            assert found, name
-            (self.bin / name).symlink_to(found)
+            program = shutil.which(name)
+            assert program, name
+            (self.bin / name).symlink_to(program)
         (self.bin / "python3").symlink_to("/usr/bin/python3")
         self.program("systemctl", (PROGRAMS / "systemctl").read_text())
         self.jobs = 0

@@ -329,8 +329,8 @@ def test_installed_packages_are_read_with_epoch_side_by_side_and_locked(rocky: R
         LOCKS,
         "# Added lock\nlibnvidia-ml-3:580.178.04-1.el9.*\nnvidia-container-toolkit-0:1.19.0-1.*\n!bash-0:5*\n",
     )
-    found = rocky.host.probe(packages=("*nvidia*", "kernel*-devel"))["packages"]
-    assert found == {
+    packages = rocky.host.probe(packages=("*nvidia*", "kernel*-devel"))["packages"]
+    assert packages == {
         "kernel-devel-5.14.0-570.el9": {"version": "5.14.0-570.el9", "held": False},
         "kernel-devel-5.14.0-611.el9": {"version": "5.14.0-611.el9", "held": False},
         "libnvidia-ml": {"version": "3:580.178.04-1.el9", "held": True},

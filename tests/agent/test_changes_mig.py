@@ -155,11 +155,11 @@ def facts(host: Host) -> Facts:
 
 
 @pytest.mark.parametrize(
-    ("found", "left"), [(None, CUT), ((), CUT), (("7g.80gb",), ("7g.80gb",))], ids=["off", "on", "cut"]
+    ("layout", "left"), [(None, CUT), ((), CUT), (("7g.80gb",), ("7g.80gb",))], ids=["off", "on", "cut"]
 )
-def test_each_boot_makes_the_layouts_again(gpus: Host, found: Layout, left: Layout) -> None:
+def test_each_boot_makes_the_layouts_again(gpus: Host, layout: Layout, left: Layout) -> None:
     """As they are after a boot of Hopper, of Ampere, and where somebody has cut the GPU otherwise meanwhile."""
-    put(gpus, A, found)
+    put(gpus, A, layout)
     script = template("etc/gpunode-mig.sh", layouts={A: CUT})
     ended = subprocess.run(["/bin/sh", "-c", script], env=gpus.environment, check=False, capture_output=True)
     assert ended.returncode == 0, ended.stderr

@@ -165,7 +165,7 @@ def test_a_docker_with_what_was_planned_and_nothing_else(host: Host, before: str
     """The runtime, and its name as the default."""
     if before is not None:
         host.write(DAEMON, before)
-    pairs: list[tuple[str, Any]] = json.loads(before or "{}", object_pairs_hook=lambda found: found)
+    pairs: list[tuple[str, Any]] = json.loads(before or "{}", object_pairs_hook=lambda items: items)
     members = [
         f'"{key}": {json.dumps(value)}' for key, value in pairs if not key.endswith(("runtimes", "runtime"))
     ]

@@ -93,9 +93,9 @@ def test_packages_are_installed_and_locked_in_yums_order(centos: Centos) -> None
         "3:nvidia-driver-branch-460-cuda-460.106.00-1.el7.*",
         "3:nvidia-driver-branch-460-cuda-libs-460.106.00-1.el7.*",
     ]
-    found = centos.host.probe(packages=("*nvidia*",))["packages"]
-    assert {name: entry["held"] for name, entry in found.items()} == dict.fromkeys(found, True)
-    assert len(found) == 3
+    packages = centos.host.probe(packages=("*nvidia*",))["packages"]
+    assert {name: entry["held"] for name, entry in packages.items()} == dict.fromkeys(packages, True)
+    assert len(packages) == 3
 
 
 def test_own_locks_are_lifted_for_a_change_and_the_users_stay(centos: Centos) -> None:

@@ -144,8 +144,8 @@ def driver(version: str) -> Packages:
 
 def versions(host: Host) -> dict[str, str]:
     """What is installed."""
-    found = host.probe(packages=("*",))["packages"]
-    return {name: package["version"] for name, package in found.items() if "gpg-pubkey" not in name}
+    packages = host.probe(packages=("*",))["packages"]
+    return {name: package["version"] for name, package in packages.items() if "gpg-pubkey" not in name}
 
 
 def upgrade(host: Host) -> None:
@@ -359,8 +359,8 @@ def test_of_two_repositories_with_other_versions_the_planned_one_is_taken(
     repository(rocky, "newer", tmp_path / "newer")
     assert rocky.apply(REFRESH, driver("3:580.*"))[-1]["ok"]
     upgrade(rocky)
-    found = versions(rocky)
-    assert {found[name] for name in ("nvidia-driver-cuda", "kmod-nvidia-open-dkms", "libnvidia-ml")} == {
+    installed = versions(rocky)
+    assert {installed[name] for name in ("nvidia-driver-cuda", "kmod-nvidia-open-dkms", "libnvidia-ml")} == {
         "3:580.178.04-1.el9"
     }
 
@@ -411,9 +411,9 @@ def planned(host: Host, wish: str) -> list[Packages]:
     """What gpunode plans for the driver of CentOS 7.9, by what is installed below this root."""
     there = host.probe(packages=("*nvidia*",))["packages"]
     facts: dict[str, object] = {"packages": there}
-    for name, found in there.items():
+    for name, version in there.items():
         if name.endswith("-cuda"):
-            release = found["version"].removeprefix("3:").partition("-")[0]
+            release = version["version"].removeprefix("3:").partition("-")[0]
             modules = dict.fromkeys(("nvidia", "nvidia_uvm", "nvidia_modeset"), release)
             facts |= {"modules": modules, "library_version": release}
     wanted = cases.host("centos", {"driver": wish, "system_repository": "http://mirror.example/os"})

@@ -179,8 +179,8 @@ def test_without_the_operator_an_answer_of_the_api_server_keeps_it_unconfirmed(
     assert messages[-1]["ok"]
     assert messages[-2]["detail"] == {"outside": "api-server-answered"}
     assert kept(docker)
-    (found,) = parse_facts(docker.probe()).unconfirmed
-    assert found == Unconfirmed("api-server-answered", "run1", DOCKER, "anna@desk", found.since)
+    (unconfirmed,) = parse_facts(docker.probe()).unconfirmed
+    assert unconfirmed == Unconfirmed("api-server-answered", "run1", DOCKER, "anna@desk", unconfirmed.since)
     mark = json.loads(docker.read(MARK))
     docker.write(MARK, json.dumps({**mark, "version": mark["version"] + 1}))
     seen = docker.probe()

@@ -266,9 +266,9 @@ def test_packages_are_those_properly_installed_with_holds(host: Host) -> None:
         "rc \tnvidia-docker2\t2.13.0-1\tall\n"
     )
     names = ("nvidia-driver-580", "nvidia-dkms-580", "nvidia-docker2", "absent")
-    found = answers.parse_facts(host.probe(packages=names))
-    seen = found.packages
-    assert found.half_installed == ("nvidia-dkms-580",)
+    facts = answers.parse_facts(host.probe(packages=names))
+    seen = facts.packages
+    assert facts.half_installed == ("nvidia-dkms-580",)
     assert set(seen) == {"nvidia-driver-580", "nvidia-driver-580:i386"}
     assert seen["nvidia-driver-580"].held
     assert not seen["nvidia-driver-580:i386"].held

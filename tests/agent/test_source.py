@@ -55,14 +55,14 @@ def test_every_module_is_sent_but_the_one_that_puts_them_together() -> None:
 
 def undocumented(tree: ast.Module) -> tuple[ast.Module, list[str]]:
     """Without its docstrings, and they."""
-    found = []
+    missing = []
     for node in ast.walk(tree):
         if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef)):
             match node.body[0]:
                 case ast.Expr(ast.Constant(str(text))):
-                    found.append(text)
+                    missing.append(text)
                     del node.body[0]
-    return tree, found
+    return tree, missing
 
 
 @functools.cache
@@ -102,17 +102,17 @@ def test_only_the_standard_library_is_imported() -> None:
 def test_annotations_are_those_that_python_3_6_evaluates() -> None:
     """`list[str]` and `str | None` fail there when the function is defined."""
     newer = {"list", "dict", "tuple", "set", "frozenset", "type"}
-    found = [
+    annotations = [
         (name, node.lineno)
         for name, node in nodes(ast.Subscript)
         if isinstance(node.value, ast.Name) and node.value.id in newer
     ]
     for name, node in nodes(ast.BinOp):
         sides = (node.left, node.right) if isinstance(node.op, ast.BitOr) else ()
-        found += [
+        annotations += [
             (name, node.lineno) for part in sides if isinstance(part, ast.Constant) and part.value is None
         ]
-    assert found == []
+    assert annotations == []
 
 
 def test_no_newer_names_or_arguments_are_used() -> None:

@@ -135,9 +135,9 @@ def test_all_text_can_be_read(tab: Tab) -> None:
     """By day and by night, the filter's hint and every colour of a diff included."""
     for each in tab.locator("details").all():
         each.evaluate("one => one.open = true")
-    found = tab.evaluate(CONTRASTS)
-    assert len(found) > 10
-    assert {name: value for name, value in found.items() if value < READABLE} == {}
+    texts = tab.evaluate(CONTRASTS)
+    assert len(texts) > 10
+    assert {name: value for name, value in texts.items() if value < READABLE} == {}
 
 
 @pytest.mark.parametrize("width", [360, 800, 1600])
@@ -159,9 +159,9 @@ def test_a_line_that_wraps_goes_on_under_its_text(tab: Tab) -> None:
       const lefts = [...text.getClientRects()].map(box => box.left);
       return lefts.slice(1).map(left => left - line.getBoundingClientRect().left);
     }).filter(lefts => lefts.length)"""
-    found = tab.evaluate(wrapped)
-    assert found
-    assert min(left for lefts in found for left in lefts) > 10
+    lines = tab.evaluate(wrapped)
+    assert lines
+    assert min(left for lefts in lines for left in lefts) > 10
 
 
 def test_a_phone_scrolls_down_alone(tab: Tab) -> None:

@@ -44,24 +44,24 @@ def plan(case: Mapping[str, Any], lists: Mapping[str, str]) -> tuple[Change, ...
 
 def written(lists: Mapping[str, str], changes: tuple[Change, ...]) -> dict[str, str]:
     """The host's files after these changes."""
-    found = dict(lists)
+    texts = dict(lists)
     for change in changes:
         if isinstance(change, WriteFile):
-            assert found.get(change.path) == change.before
-            found[change.path] = change.content
+            assert texts.get(change.path) == change.before
+            texts[change.path] = change.content
         elif isinstance(change, RemoveFile):
-            del found[change.path]
-    return found
+            del texts[change.path]
+    return texts
 
 
 def lines(changes: tuple[Change, ...]) -> dict[str, list[str]]:
     """The lines that each file of the host's owner loses and gets."""
-    found = {}
+    texts = {}
     for change in changes:
         if isinstance(change, WriteFile) and change.before is not None:
             diff = difflib.ndiff(change.before.split("\n"), change.content.split("\n"))
-            found[change.path] = [line for line in diff if line[0] in "+-"]
-    return found
+            texts[change.path] = [line for line in diff if line[0] in "+-"]
+    return texts
 
 
 def removed(changes: tuple[Change, ...]) -> list[str]:

@@ -23,10 +23,10 @@ def seen(case: Mapping[str, Any], texts: Mapping[str, str] | None = None) -> Fac
     files = {path: File(path, exists=False) for path in absent}
     files |= {path: File(path, True, mtime=cases.NOW - 5000, content=text) for path, text in texts.items()}
     base = cases.facts("modern")
-    found = Kubelet(case["version"], (), unit_text(texts))
-    facts = replace(base, files=files, kubelet=found, units={**base.units, **_units()})
+    kubelet = Kubelet(case["version"], (), unit_text(texts))
+    facts = replace(base, files=files, kubelet=kubelet, units={**base.units, **_units()})
     words = kubelets.read(facts).argv
-    return replace(facts, kubelet=replace(found, arguments=words))
+    return replace(facts, kubelet=replace(kubelet, arguments=words))
 
 
 def _units() -> dict[str, Any]:
@@ -36,13 +36,13 @@ def _units() -> dict[str, Any]:
 
 def unit_text(texts: Mapping[str, str]) -> str:
     """What `systemctl cat` writes: the unit and its drop-ins, of each the one that systemd takes."""
-    found: dict[str, str] = {}
+    files: dict[str, str] = {}
     for folder in FOLDERS:
         for path in texts:
             if path.startswith(f"{folder}kubelet.service"):
-                found.setdefault(path.removeprefix(folder), path)
-    order = sorted(found, key=lambda name: name.rpartition("/")[2] if "/" in name else "")
-    return "\n".join(f"# {found[name]}\n{texts[found[name]]}" for name in order)
+                files.setdefault(path.removeprefix(folder), path)
+    order = sorted(files, key=lambda name: name.rpartition("/")[2] if "/" in name else "")
+    return "\n".join(f"# {files[name]}\n{texts[files[name]]}" for name in order)
 
 
 def plan(case: Mapping[str, Any], facts: Facts) -> tuple[Change, ...]:
@@ -64,10 +64,10 @@ def written(case: Mapping[str, Any], changes: tuple[Change, ...]) -> dict[str, s
 
 def lines(changes: tuple[Change, ...]) -> dict[str, list[str]]:
     """The lines that each file loses and gets."""
-    found = {}
+    texts = {}
     for change in changes:
         if isinstance(change, WriteFile):
             before, after = ((text or "").split("\n") for text in (change.before, change.content))
             diff = difflib.ndiff(before, after)
-            found[change.path] = [line for line in diff if line[0] in "+-" and line != "+ "]
-    return found
+            texts[change.path] = [line for line in diff if line[0] in "+-" and line != "+ "]
+    return texts

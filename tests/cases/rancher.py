@@ -37,9 +37,9 @@ def _text(seen: Facts, product: Product) -> str:
     template = next(
         (file.content for file in there if file and file.content is not None), '{{ template "base" . }}'
     )
-    found = rancher.values(rancher.settings(seen, product), "default-runtime")
+    value = rancher.values(rancher.settings(seen, product), "default-runtime")
     base = f"version = 3\n[{SECTION}]\n"
-    base += f'  default_runtime_name = "{found[-1].value}"\n' if found else ""
+    base += f'  default_runtime_name = "{value[-1].value}"\n' if value else ""
     base += f'[{SECTION}.runtimes.runc]\n  runtime_type = "io.containerd.runc.v2"\n'
     base += NVIDIA if "nvidia-container-toolkit" in seen.packages else ""
     return (template or "").replace('{{ template "base" . }}', base)

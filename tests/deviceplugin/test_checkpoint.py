@@ -137,8 +137,8 @@ def test_what_registers_no_units_is_an_error(text) -> None:
 def test_a_device_that_a_pod_uses_twice_counts_once() -> None:
     """Init containers pass theirs on to the others, and to each other."""
     reported = [ContainerDevices(Pod("ml/train"), "main", GPU, ("GPU-a",))]
-    found = (has("load", "GPU-a", "GPU-b"), has("main", "GPU-a"), has("more", "GPU-b", "GPU-c"))
-    assert unreported_entries(found, reported) == (has("load", "GPU-b"), has("more", "GPU-c"))
+    entries = (has("load", "GPU-a", "GPU-b"), has("main", "GPU-a"), has("more", "GPU-b", "GPU-c"))
+    assert unreported_entries(entries, reported) == (has("load", "GPU-b"), has("more", "GPU-c"))
 
 
 def test_a_pod_has_the_name_under_which_the_kubelet_tells_one_of_its_containers() -> None:
@@ -147,8 +147,8 @@ def test_a_pod_has_the_name_under_which_the_kubelet_tells_one_of_its_containers(
         ContainerDevices(Pod("ml/train"), "main", GPU, ("GPU-a",)),
         ContainerDevices(Pod("ml/other"), "main", GPU, ("GPU-c",)),
     ]
-    found = (has("main", "GPU-a"), has("load", "GPU-b"), has("main", "GPU-d", pod="4-5-6"))
-    assert pod_names(found, reported) == {"1-2-3": "ml/train"}
+    entries = (has("main", "GPU-a"), has("load", "GPU-b"), has("main", "GPU-d", pod="4-5-6"))
+    assert pod_names(entries, reported) == {"1-2-3": "ml/train"}
 
 
 @pytest.mark.parametrize(

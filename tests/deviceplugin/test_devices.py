@@ -48,14 +48,14 @@ def test_a_gpu_without_a_minor_number_has_no_device_node():
 
 def test_a_gpu_that_shares_the_hosts_memory_has_none_of_its_own():
     """Not 0 bytes: GB10 reports no memory. It is offered whole and by shares, by memory it is refused."""
-    (gpu,) = found = described(Gpu("GPU-a", name="NVIDIA GB10", memory=None))
+    (gpu,) = gpus = described(Gpu("GPU-a", name="NVIDIA GB10", memory=None))
     assert gpu.memory is None
-    assert [unit.id for unit in offers(found, "none")["nvidia.com/gpu"]] == ["GPU-a"]
+    assert [unit.id for unit in offers(gpus, "none")["nvidia.com/gpu"]] == ["GPU-a"]
     share = Share("nvidia.com/gpu", 2, "nvidia.com/gpu", mps=True)
-    (limits,) = {unit.mps for unit in offers(found, "none", [share])["nvidia.com/gpu"]}
+    (limits,) = {unit.mps for unit in offers(gpus, "none", [share])["nvidia.com/gpu"]}
     assert limits == ClientLimits(None, 50)
     with pytest.raises(CannotOffer, match="the memory of GPU 0 is shared with the host"):
-        offers(found, "none", by_memory=MemorySharing())
+        offers(gpus, "none", by_memory=MemorySharing())
 
 
 @pytest.mark.parametrize("text", ["-1\n", "", None])

@@ -52,17 +52,17 @@ def file(tmp_path, sharing: str) -> Config:
 )
 def test_a_gpu_is_worth_as_many_units_as_fit_into_it(mib, sharing, units):
     """GiB, MiB, chunks; what is left over is nobody's."""
-    found = offered(gpu(0, mib), sharing=sharing)
-    assert len(found) == units == count_pieces(gpu(0, mib), sharing)
-    assert {unit.mib for unit in found.values()} == {sharing.chunk}
+    offer = offered(gpu(0, mib), sharing=sharing)
+    assert len(offer) == units == count_pieces(gpu(0, mib), sharing)
+    assert {unit.mib for unit in offer.values()} == {sharing.chunk}
 
 
 def test_every_gpu_counts_with_its_own_size():
     """gpushare gives all the size of the first: a mixed node offers too much or too little there."""
-    found = list(offered(gpu(0, 16280), gpu(1, 81559)))
-    assert len(found) == 15 + 79
-    assert found[0] == "GPU-00000000-0000-0000-0000-000000000000:1024:0"
-    assert found[-1] == "GPU-00000000-0000-0000-0000-000000000001:1024:78"
+    units = list(offered(gpu(0, 16280), gpu(1, 81559)))
+    assert len(units) == 15 + 79
+    assert units[0] == "GPU-00000000-0000-0000-0000-000000000000:1024:0"
+    assert units[-1] == "GPU-00000000-0000-0000-0000-000000000001:1024:78"
 
 
 def test_whole_gpus_and_memory_are_never_offered_of_the_same_gpu():
@@ -70,17 +70,17 @@ def test_whole_gpus_and_memory_are_never_offered_of_the_same_gpu():
     two = (gpu(0, 2048), gpu(1, 2048))
     assert set(offers(two, "none", (), GIBS)) == {GPU_MEM, GPU_COUNT}
     named = MemorySharing(devices=("1",))
-    found = offers(two, "none", (), named)
-    assert [unit.device.index for unit in found["nvidia.com/gpu"]] == ["0"]
-    assert {unit.device.index for unit in found[GPU_MEM]} == {"1"}
+    resources = offers(two, "none", (), named)
+    assert [unit.device.index for unit in resources["nvidia.com/gpu"]] == ["0"]
+    assert {unit.device.index for unit in resources[GPU_MEM]} == {"1"}
     by_uuid = MemorySharing(devices=(two[0].uuid,))
     assert {unit.device.index for unit in offers(two, "none", (), by_uuid)[GPU_MEM]} == {"0"}
 
 
 def test_gpu_count_goes_with_gpushares_resource_only():
     """Who gives the memory another name has no gpushare tools that would look for it."""
-    found = offers((gpu(0, 2048), gpu(1, 4096)), "none", (), GIBS)
-    assert [unit.device.index for unit in found[GPU_COUNT]] == ["0", "1"]
+    resources = offers((gpu(0, 2048), gpu(1, 4096)), "none", (), GIBS)
+    assert [unit.device.index for unit in resources[GPU_COUNT]] == ["0", "1"]
     other = offers((gpu(0, 2048),), "none", (), MemorySharing(resource="example.com/memory"))
     assert set(other) == {"example.com/memory"}
 
@@ -90,8 +90,8 @@ def test_time_slices_of_mig_devices_go_beside_it():
     cut = gpu(1, 40000, mig_enabled=True)
     part = Device("MIG-1", "1:0", "A100", cut.uuid, "0000:00:00.0", 10 * GIB, profile="1g.10gb")
     shares = (Share("nvidia.com/mig-1g.10gb", 2, "nvidia.com/mig-1g.10gb"),)
-    found = offers((gpu(0, 2048), cut, part), "mixed", shares, GIBS)
-    assert {name: len(units) for name, units in found.items()} == {
+    resources = offers((gpu(0, 2048), cut, part), "mixed", shares, GIBS)
+    assert {name: len(units) for name, units in resources.items()} == {
         GPU_MEM: 2,
         GPU_COUNT: 1,
         "nvidia.com/mig-1g.10gb": 2,

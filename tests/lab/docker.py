@@ -114,13 +114,13 @@ def clear(slot: Slot) -> None:
 
 def leftovers(slot: Slot) -> list[str]:
     """What of the lab is still there, in words; empty after `down`."""
-    found = [f"process {pid}" for pid in {*process.strays(slot.state), *_in_cgroups(slot)}]
-    found += [f"mount {target}" for target in _mounts(slot)]
-    found += [f"bridge {slot.bridge}"] if _bridge(slot).exists() else []
+    remains = [f"process {pid}" for pid in {*process.strays(slot.state), *_in_cgroups(slot)}]
+    remains += [f"mount {target}" for target in _mounts(slot)]
+    remains += [f"bridge {slot.bridge}"] if _bridge(slot).exists() else []
     rules = run(["iptables-save"]).count(slot.bridge)
-    found += [f"{rules} iptables rules"] if rules else []
-    found += [f"cgroup {path}" for path in Path("/sys/fs/cgroup").glob(f"*/{slot.cgroups}*")]
-    return found
+    remains += [f"{rules} iptables rules"] if rules else []
+    remains += [f"cgroup {path}" for path in Path("/sys/fs/cgroup").glob(f"*/{slot.cgroups}*")]
+    return remains
 
 
 def _bridge(slot: Slot) -> Path:

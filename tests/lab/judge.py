@@ -121,8 +121,8 @@ def facts(kind: str) -> Facts:
     """What a probe would find. Whether docker runs is not asked: its file is judged, not its state."""
     base = cases.facts("legacy" if kind == "docker" else "modern")
     files = {
-        path: {"exists": found["exists"], "content": found.get("content"), "error": found.get("error")}
-        for path, found in read_files(list((docker if kind == "docker" else containerd).WATCH.files)).items()
+        path: {"exists": file["exists"], "content": file.get("content"), "error": file.get("error")}
+        for path, file in read_files(list((docker if kind == "docker" else containerd).WATCH.files)).items()
     }
     seen = cases.overlaid(base, {"files": files})
     if kind == "docker":
@@ -164,7 +164,7 @@ def running(kind: str, text: str | None) -> dict[str, Any]:
 def containerd_running() -> dict[str, Any]:
     """The dump, and what the CRI plugin that answers has for runtimes."""
     dump = containerd_dump()
-    found: dict[str, Any] = {"dump": dump.out if not dump.status else None, "cri": None}
+    answers: dict[str, Any] = {"dump": dump.out if not dump.status else None, "cri": None}
     with started("containerd") as (process, log):
         while time.monotonic() < process.deadline:
             said = log.read_text(errors="replace")
@@ -172,13 +172,13 @@ def containerd_running() -> dict[str, Any]:
                 break
             time.sleep(0.02)
         try:
-            found["cri"] = containerd_configuration(process)
+            answers["cri"] = containerd_configuration(process)
         except grpc.RpcError as error:
-            found["error"] = str(error)
-        found["log"] = [
+            answers["error"] = str(error)
+        answers["log"] = [
             line for line in log.read_text(errors="replace").splitlines() if "level=info" not in line
         ][-8:]
-    return found
+    return answers
 
 
 def containerd_configuration(process: Any) -> Any:
@@ -206,7 +206,7 @@ def status(call: Any, process: Any) -> bytes:
 
 def docker_running() -> dict[str, Any]:
     """The runtimes and the default one of a daemon that answers."""
-    found: dict[str, Any] = {"info": None}
+    answers: dict[str, Any] = {"info": None}
     with started("dockerd") as (process, log):
         while time.monotonic() < process.deadline and process.popen.poll() is None:
             if Path("/run/docker.sock").exists():
@@ -225,14 +225,14 @@ def docker_running() -> dict[str, Any]:
                     "LiveRestoreEnabled",
                 )
                 names += ("RegistryConfig", "DockerRootDir", "Debug", "Labels", "ExperimentalBuild")
-                found["info"] = {name: info.get(name) for name in names}
-                found["info"]["Labels"] = sorted(info.get("Labels") or ())  # dockerd has them in no order
+                answers["info"] = {name: info.get(name) for name in names}
+                answers["info"]["Labels"] = sorted(info.get("Labels") or ())  # dockerd has them in no order
                 break
             time.sleep(0.02)
-        found["log"] = [
+        answers["log"] = [
             line for line in log.read_text(errors="replace").splitlines() if "level=info" not in line
         ][-8:]
-    return found
+    return answers
 
 
 class Process:

@@ -211,11 +211,11 @@ def main(words: list[str]) -> int:
     from tests.lab import lab
 
     rows = [row for row in ROWS if row.tests and (not words or any(word in row.name for word in words))]
-    found = {**results(), **run(rows, lab.count())}
-    ordered = {row.name: asdict(found[row.name]) for row in ROWS if row.name in found}
+    outcomes = {**results(), **run(rows, lab.count())}
+    ordered = {row.name: asdict(outcomes[row.name]) for row in ROWS if row.name in outcomes}
     RESULTS.write_text(json.dumps(ordered, indent=1, ensure_ascii=False) + "\n")
     support.PATH.write_text(support.text(), encoding="utf-8")
-    bad = [row.name for row in rows if not found[row.name].ok]
+    bad = [row.name for row in rows if not outcomes[row.name].ok]
     print(f"{len(rows) - len(bad)} of {len(rows)} rows passed" + "".join(f"\nfailed: {name}" for name in bad))
     return 1 if bad else 0
 

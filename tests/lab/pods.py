@@ -140,15 +140,15 @@ class Pods:
 
     def unschedulable(self, name: str) -> str:
         """Why the scheduler finds no node for it, once it has said so."""
-        found: list[str] = []
+        reasons: list[str] = []
 
         def said() -> bool:
             conditions = self.get(name)["status"].get("conditions", [])
-            found[:] = [line["message"] for line in conditions if line.get("reason") == "Unschedulable"]
-            return bool(found)
+            reasons[:] = [line["message"] for line in conditions if line.get("reason") == "Unschedulable"]
+            return bool(reasons)
 
         wait(f"{name} to be unschedulable", said, 120)
-        return found[0]
+        return reasons[0]
 
     def delete(self, *names: str) -> None:
         """Delete pods (all of ours if none is named) and wait until they are gone."""

@@ -64,10 +64,10 @@ class Master:
     @property
     def facts(self) -> dict[str, File]:
         """As a probe reads them."""
-        found = {path: self._path(path) for path in plan.FILES}
+        files = {path: self._path(path) for path in plan.FILES}
         return {
             path: File(path, exists=True, content=at.read_text()) if at.exists() else File(path, exists=False)
-            for path, at in found.items()
+            for path, at in files.items()
         }
 
     def make(self, changes: tuple[Change, ...]) -> None:

@@ -146,12 +146,12 @@ def machines() -> Iterator[Callable[[str], Pair]]:
 
 async def everything(kubelet: FakeKubelet) -> dict[str, Any]:
     """Of each resource: how it was registered, its devices, and what containers get that have one, two, all of them."""
-    found: dict[str, Any] = {}
+    results: dict[str, Any] = {}
     for request in kubelet.requests:
         name = request.resource_name
         devices, numa = kubelet.devices(name), kubelet.plugins[name].numa
         ids = sorted(devices)
-        found[name] = {
+        results[name] = {
             "registered": (request.version, request.endpoint, str(request.options)),
             "devices": {plugin: (devices[plugin], numa[plugin]) for plugin in ids},
             "given": {
@@ -159,7 +159,7 @@ async def everything(kubelet: FakeKubelet) -> dict[str, Any]:
                 for asked in {(ids[0],), (ids[-1],), tuple(ids[:2]), tuple(ids), ("GPU-unknown",)}
             },
         }
-    return found
+    return results
 
 
 async def given(kubelet: FakeKubelet, *ids: str, resource: str = GPU) -> dict[str, Any] | str:
@@ -194,8 +194,8 @@ async def given(kubelet: FakeKubelet, *ids: str, resource: str = GPU) -> dict[st
 )
 def test_a_documented_file_means_the_same(machines, file, machine, resources):
     """Resources, device ids, NUMA nodes, options, and what containers get."""
-    found = machines(machine).same(*resources, config=(SAMPLES / file).read_text())
-    assert set(found) == set(resources)
+    results = machines(machine).same(*resources, config=(SAMPLES / file).read_text())
+    assert set(results) == set(resources)
 
 
 @tables.rows("nvidia-variables")
@@ -212,8 +212,8 @@ def test_a_variable_means_the_same(machines, machine, resources, env):
 def test_the_environment_wins_over_the_file(machines, resources, env):
     """In both; so what a DaemonSet sets beside its file goes on winning."""
     config = {"version": "v1", "flags": {"migStrategy": "none", "plugin": {"deviceListStrategy": "envvar"}}}
-    found = machines("unlike").same(*resources, config=json.dumps(config), **env)
-    assert found != machines("unlike").same(GPU)
+    results = machines("unlike").same(*resources, config=json.dumps(config), **env)
+    assert results != machines("unlike").same(GPU)
 
 
 @pytest.mark.parametrize(
@@ -282,9 +282,11 @@ def test_whole_gpus_are_preferred_that_are_wired_together(machines):
             (gpus, gpus[:2], 3),
             (gpus, [], 4),
         ]
-        found = [set(await kubelet.prefer(*plugin)) for plugin in asked]
-        assert found[:2] == [set(gpus[:2]), set(gpus[2:])]
-        return [each & set(gpus[:2]) if len(each) == 3 else each for each in found]  # the third may be either
+        answers = [set(await kubelet.prefer(*plugin)) for plugin in asked]
+        assert answers[:2] == [set(gpus[:2]), set(gpus[2:])]
+        return [
+            each & set(gpus[:2]) if len(each) == 3 else each for each in answers
+        ]  # the third may be either
 
     theirs, ours = machines("pairs").ask(preferred, GPU, DEVICE_ID_STRATEGY="index")
     assert ours == theirs

@@ -98,8 +98,8 @@ class Cluster:
         data = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(self._server + where, data, headers, method=method)
         with urllib.request.urlopen(request, context=self._tls, timeout=20) as answer:
-            found: Object = json.load(answer)
-            return found
+            document: Object = json.load(answer)
+            return document
 
     def edit(self, kind: str, name: str, change: Object, namespace: str | None = None) -> None:
         """As `kubectl edit` and `kubectl label` do."""
@@ -238,12 +238,12 @@ def cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     folder = tmp_path_factory.mktemp(f"api-{request.param}")
     try:
         with running(request.param, folder) as kubeconfig:
-            found = Cluster(request.param, kubeconfig, folder)
+            control_plane = Cluster(request.param, kubeconfig, folder)
             try:
-                found.add_node("a")
-                yield found
+                control_plane.add_node("a")
+                yield control_plane
             finally:
-                found.close()
+                control_plane.close()
     except CannotRun as error:
         pytest.skip(str(error))
 
@@ -271,13 +271,13 @@ def signed(difference: Difference) -> list[str]:
 def versions(cluster: Cluster) -> dict[str, str]:
     """Each of the plugin's objects and its resourceVersion; DaemonSets by their generation, as nobody writes a status."""
     every = [cluster.api.served.fit(manifest) for manifest in SPEC.manifests]
-    found = {}
+    releases = {}
     for item in every:
         if item is not None:
             meta = item["metadata"]
             live = cluster.api.get(item["kind"], meta["name"], meta.get("namespace"))
-            found[title(item)] = live["metadata"]["resourceVersion"] if live else ""
-    return found
+            releases[title(item)] = live["metadata"]["resourceVersion"] if live else ""
+    return releases
 
 
 def test_its_version_says_what_it_can_do(cluster: Cluster) -> None:

@@ -93,9 +93,9 @@ def test_from_bare_to_every_gpu(run: Callable[..., Ran], node: tuple[Node, str])
     assert done.code == 0, str(done)
     assert len({row["uuid"] for row in done.of("vectoradd") if row["result"] == "passed"}) == GPUS, str(done)
 
-    host, found = node[0], rpms(node[0])
-    assert el7.CORE.items() <= found.items(), found
-    assert found["nvidia-container-toolkit"] == "1.20.1-1"
+    host, packages = node[0], rpms(node[0])
+    assert el7.CORE.items() <= packages.items(), packages
+    assert packages["nvidia-container-toolkit"] == "1.20.1-1"
     locks = host.read(LOCKS)
     assert all(f"{name}-{version}" in locks for name, version in el7.CORE.items()), locks
     assert "nvidia" not in host.exec(["dpkg-query", "-W", "-f", "${Package}\n"]).stdout

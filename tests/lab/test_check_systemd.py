@@ -56,8 +56,8 @@ def test_a_real_systemd_tells_what_it_makes_of_a_file(lab: Lab) -> None:
     ]
     job = json.dumps([bootstrap.program(), files])
     node = lab.node("modern")
-    found = json.loads(node.exec(["python3", "-c", ASK], input=job).stdout)
+    answers = json.loads(node.exec(["python3", "-c", ASK], input=job).stdout)
     node.exec(["rm", "-rf", "/run/gpunode-checks"])
-    assert all("--x" in told for told, _ in found)
-    assert [said for _, said in found[:2]] == ["ok", "ok"]
-    assert all("it would lose --y" in said for _, said in found[2:])
+    assert all("--x" in told for told, _ in answers)
+    assert [said for _, said in answers[:2]] == ["ok", "ok"]
+    assert all("it would lose --y" in said for _, said in answers[2:])

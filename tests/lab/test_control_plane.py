@@ -55,10 +55,10 @@ def container(lab: Lab, part: str) -> dict[str, Any]:
 def containers(lab: Lab) -> set[str]:
     """The containers of the static pods that are Ready; none while the API is away."""
     try:
-        found = [container(lab, part) for part in cluster.PARTS]
+        ids = [container(lab, part) for part in cluster.PARTS]
     except (OSError, http.client.HTTPException, KeyError):  # the latter: a pod without a status yet
         return set()
-    return {status["containerID"] for status in found if status["ready"]}
+    return {status["containerID"] for status in ids if status["ready"]}
 
 
 def all_ready(lab: Lab, besides: Collection[str] = ()) -> bool:

@@ -138,8 +138,8 @@ def all_offered(lab: Lab) -> None:
 
 def plugin_log(lab: Lab, node: str) -> str:
     query = urlencode({"labelSelector": PLUGIN, "fieldSelector": f"spec.nodeName={node}"})
-    found = [item["metadata"] for item in lab.request("GET", f"/api/v1/pods?{query}")["items"]]
-    (pod,) = [view for view in found if "deletionTimestamp" not in view]
+    pods = [item["metadata"] for item in lab.request("GET", f"/api/v1/pods?{query}")["items"]]
+    (pod,) = [view for view in pods if "deletionTimestamp" not in view]
     return str(lab.request("GET", f"/api/v1/namespaces/{pod['namespace']}/pods/{pod['name']}/log"))
 
 

@@ -124,8 +124,8 @@ def events(lab: Lab, name: str, reason: str) -> list[dict[str, Any]]:
     selector = (
         f"involvedObject.kind=Node,involvedObject.name={name},involvedObject.uid={name},reason={reason}"
     )
-    found = lab.request("GET", f"/api/v1/namespaces/default/events?{urlencode({'fieldSelector': selector})}")
-    return [item for item in found["items"] if item["source"]["component"] == "gpunode-device-plugin"]
+    answer = lab.request("GET", f"/api/v1/namespaces/default/events?{urlencode({'fieldSelector': selector})}")
+    return [item for item in answer["items"] if item["source"]["component"] == "gpunode-device-plugin"]
 
 
 def note(lab: Lab, name: str) -> dict[str, Any]:
@@ -140,8 +140,8 @@ def units(lab: Lab, name: str) -> dict[str, int]:
 
 def lost(lab: Lab, name: str) -> list[str] | None:
     """Codes of the devices that the annotation calls lost; None without one."""
-    found = note(lab, name).get("lost")
-    return None if found is None else [entry["code"] for entry in found]
+    gpus = note(lab, name).get("lost")
+    return None if gpus is None else [entry["code"] for entry in gpus]
 
 
 def sharing(lab: Lab, name: str) -> str:
@@ -162,8 +162,10 @@ def test_an_unhealthy_gpu_is_reported_where_people_look(lab: Lab, gpunode: Calla
     with faults.xids(lab.node("legacy"), 0, 95), faults.xids(lab.node("modern"), 0, 95):
         for name, gpus in GPUS.items():
             wait("the event", lambda: count(lab, name, "GPUUnhealthy", "Xid 95") > before[name], SECONDS)  # noqa: B023
-            found = [event for event in events(lab, name, "GPUUnhealthy") if "Xid 95" in event["message"]]
-            said = max(found, key=lambda row: row["lastTimestamp"])  # those of a test before live for an hour
+            reported = [event for event in events(lab, name, "GPUUnhealthy") if "Xid 95" in event["message"]]
+            said = max(
+                reported, key=lambda row: row["lastTimestamp"]
+            )  # those of a test before live for an hour
             assert said["type"] == "Warning"
             assert "GPU 0 (" in said["message"]
             assert "is Unhealthy: Xid 95: uncontained memory error; reset the GPU" in said["message"]

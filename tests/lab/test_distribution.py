@@ -77,11 +77,11 @@ def proven(ran: Ran, kind: Kind) -> None:
 def installed(node: Node) -> dict[str, str]:
     """The packages of a driver and their versions; the toolkit's are named like them."""
     rows = node.exec(["dpkg-query", "-W", "-f", "${db:Status-Status} ${Package} ${Version}\n"]).stdout
-    found = {
+    versions = {
         name: version for state, name, version in map(str.split, rows.splitlines()) if state == "installed"
     }
     words = ("nvidia", "cuda", "glx")
-    return {n: v for n, v in found.items() if any(word in n for word in words) and "container" not in n}
+    return {n: v for n, v in versions.items() if any(word in n for word in words) and "container" not in n}
 
 
 def is_debians(node: Node, kind: Kind) -> None:

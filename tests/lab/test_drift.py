@@ -114,17 +114,17 @@ def test_drift_of_the_cluster_is_shown_with_who_it_was_and_put_right(
     planned = gpunode("plan", "--exit-code", "--json")
     assert planned.code == 5, planned
     assert "hunter2" not in planned.stdout
-    found = {line["object"]: line for line in planned.of("cluster")}
-    assert {what: line.get("claims") for what, line in found.items()} == CLAIMS
-    assert changed_lines(found[ROLE]) == ["-  - delete"]
-    assert changed_lines(found["Node legacy"]) == ["+gpunode.dev/gpu=true"]
-    gone, come = changed_lines(found[CLASS])
+    objects = {line["object"]: line for line in planned.of("cluster")}
+    assert {what: line.get("claims") for what, line in objects.items()} == CLAIMS
+    assert changed_lines(objects[ROLE]) == ["-  - delete"]
+    assert changed_lines(objects["Node legacy"]) == ["+gpunode.dev/gpu=true"]
+    gone, come = changed_lines(objects[CLASS])
     assert gone == "-        image: theirs:2"
     assert come.startswith("+        image: gpunode-deviceplugin:")
 
     declined = gpunode("plugin deploy", "--json")
     assert declined.code == 4, declined
-    assert [line["object"] for line in declined.of("cluster")] == list(found)
+    assert [line["object"] for line in declined.of("cluster")] == list(objects)
     assert gpunode("plan", "--json").of("cluster") == planned.of("cluster")
 
     ran = gpunode("plugin deploy", "--yes", "--json")

@@ -161,8 +161,8 @@ def test_the_plugin_by_docker_run_registers(
 def documented() -> str:
     """The command as docs/deviceplugin.md has it."""
     text = DOCUMENT.read_text()
-    (found,) = re.findall(r"(?m)^docker run (?:.*\\\n)*.*$", text)
-    return str(found)
+    (command,) = re.findall(r"(?m)^docker run (?:.*\\\n)*.*$", text)
+    return str(command)
 
 
 def image(node: Node) -> str:

@@ -32,5 +32,5 @@ def test_systemd_reads_environment_files_as_gpunode_does(lab: Lab, folder: str) 
     plain = {"PATH", "LANG", "INVOCATION_ID", "JOURNAL_STREAM", "SYSTEMD_EXEC_PID", "MEMORY_PRESSURE_WATCH"}
     for (name, (_, sets)), line in zip(FILES.items(), said, strict=True):
         lines = base64.b64decode(line).decode().split("\0")
-        found = dict(each.split("=", 1) for each in lines if each)
-        assert {key: value for key, value in found.items() if key not in plain} == sets, name
+        variables = dict(each.split("=", 1) for each in lines if each)
+        assert {key: value for key, value in variables.items() if key not in plain} == sets, name

@@ -58,8 +58,8 @@ def deploy(lab: Lab, gpunode: Callable[..., Ran], config: str) -> None:
 def log(lab: Lab, node: str) -> str:
     """What the plugin has said on the node; "" while nobody can tell."""
     where = {"labelSelector": PLUGIN, "fieldSelector": f"spec.nodeName={node}"}
-    found = [item["metadata"] for item in lab.request("GET", f"/api/v1/pods?{urlencode(where)}")["items"]]
-    (pod,) = [item for item in found if "deletionTimestamp" not in item]
+    pods = [item["metadata"] for item in lab.request("GET", f"/api/v1/pods?{urlencode(where)}")["items"]]
+    (pod,) = [item for item in pods if "deletionTimestamp" not in item]
     try:
         return str(lab.request("GET", f"/api/v1/namespaces/{pod['namespace']}/pods/{pod['name']}/log"))
     except HTTPError:

@@ -79,8 +79,8 @@ def bare(words: Sequence[str]) -> list[str]:
 
 def variables(started: systemd_reader.Started) -> dict[str, list[str]]:
     """The variables without gates, and without those that held nothing else."""
-    found = {
+    values = {
         name: re.sub(r"--feature-gates[= ]\S*", "", value).split()
         for name, value in started.variables.items()
     }
-    return {name: words for name, words in found.items() if words}
+    return {name: words for name, words in values.items() if words}

@@ -67,10 +67,10 @@ def made(lab: Lab) -> Iterator[Pods]:
 def plugin_log(lab: Lab) -> str:
     """Of the pod on modern; "" while there is none that runs."""
     query = urlencode({"labelSelector": PLUGIN, "fieldSelector": "spec.nodeName=modern,status.phase=Running"})
-    found = [item["metadata"] for item in lab.request("GET", f"/api/v1/pods?{query}")["items"]]
-    if len(found) != 1:
+    pods = [item["metadata"] for item in lab.request("GET", f"/api/v1/pods?{query}")["items"]]
+    if len(pods) != 1:
         return ""
-    return str(lab.request("GET", f"/api/v1/namespaces/{found[0]['namespace']}/pods/{found[0]['name']}/log"))
+    return str(lab.request("GET", f"/api/v1/namespaces/{pods[0]['namespace']}/pods/{pods[0]['name']}/log"))
 
 
 @pytest.fixture

@@ -115,10 +115,10 @@ def refused(api: Api, namespace: str, container: dict[str, Any] | None = None, *
         error = refusal
     if error is None:
         return ""
-    found = match_admission(error.message)
-    assert found is not None, error.message
-    assert error.hint == found.fix
-    return found.code
+    obstacle = match_admission(error.message)
+    assert obstacle is not None, error.message
+    assert error.hint == obstacle.fix
+    return obstacle.code
 
 
 @pytest.mark.parametrize("minor", [*OLD, NEW])
@@ -134,7 +134,7 @@ def test_what_admission_forbids_has_a_reason(minor: str, tmp_path: Path) -> None
         namespace(api, "free")
         raw(api, "DELETE", namespace(api, "ending"), {})
         host = [{"name": "v", "hostPath": {"path": "/var/lib/kubelet"}}]
-        found = {
+        reasons = {
             "amount": refused(api, "amount", GPU),
             "values": refused(api, "values", GPU),
             "most": refused(api, "most", GPU),
@@ -147,7 +147,7 @@ def test_what_admission_forbids_has_a_reason(minor: str, tmp_path: Path) -> None
             "ending": refused(api, "ending"),
         }
     secure = minor == NEW  # the namespace's level is enforced from 1.23 on
-    assert found == {
+    assert reasons == {
         "amount": "quota-exceeded",
         "values": "quota-values",
         "most": "limit-range",
@@ -174,8 +174,8 @@ def test_a_trial_finds_what_would_refuse_a_pod_and_makes_none(minor: str, tmp_pa
                 "metadata": {"name": "x", "namespace": where},
                 "spec": {"containers": [{"name": "c", "image": "i", **GPU}]},
             }
-            found = [each.reason and each.reason.code for each in trial.try_pods(api, [], [], [pod])]
-            assert found == ([code] if code else [])
+            codes = [each.reason and each.reason.code for each in trial.try_pods(api, [], [], [pod])]
+            assert codes == ([code] if code else [])
             assert api.find("Pod", where)[0] == []
 
 

@@ -72,22 +72,22 @@ class Pods:
         self._client.ask("POST", PODS, {"metadata": {"name": name}, "spec": spec})
 
     def get(self, name: str) -> dict[str, Any] | None:
-        found: dict[str, Any] | None = self._client.ask("GET", f"{PODS}/{name}")
-        return found
+        pod: dict[str, Any] | None = self._client.ask("GET", f"{PODS}/{name}")
+        return pod
 
     def bound(self, name: str) -> str:
         """The GPU that is noted, "" where none is, once it is bound."""
         wait(f"{name} to be bound", lambda: bool((self.get(name) or {}).get("spec", {}).get("nodeName")), 120)
-        found = self.get(name)
-        assert found is not None
-        return str(found["metadata"].get("annotations", {}).get(INDEX, ""))
+        pod = self.get(name)
+        assert pod is not None
+        return str(pod["metadata"].get("annotations", {}).get(INDEX, ""))
 
     def waits(self, name: str, words: str) -> None:
         """Its condition has these words."""
 
         def said() -> bool:
-            found = (self.get(name) or {}).get("status", {}).get("conditions", [])
-            return any(words in condition.get("message", "") for condition in found)
+            conditions = (self.get(name) or {}).get("status", {}).get("conditions", [])
+            return any(words in condition.get("message", "") for condition in conditions)
 
         wait(f"{name} to wait: {words}", said, 120)
 

@@ -40,20 +40,20 @@ def applied(lab: Lab, node: Node, *changes: Change) -> Iterator[Applied]:
     """It runs while the block does, and has ended after it."""
     host = next(host for host in inventory.load(lab.inventory).hosts if host.name == node.name)
     dialer = Dialer(Path("/dev/null"))
-    visit, found = Visit(host, dialer.connect, None), Applied()
+    visit, result = Visit(host, dialer.connect, None), Applied()
 
     def emit(event: Event) -> None:
-        found.events.append(event.message)
+        result.events.append(event.message)
 
     def work() -> None:
         seen = converge.probe_and_plan(visit, emit)
         plan = Plan(host.name, (StepPlan("test", changes),))
-        found.outcome = converge.apply(visit, Outcome(host.name, "planned", seen.facts, plan=plan), emit)
+        result.outcome = converge.apply(visit, Outcome(host.name, "planned", seen.facts, plan=plan), emit)
 
     worker = threading.Thread(target=work)
     worker.start()
     try:
-        yield found
+        yield result
     finally:
         worker.join(300)
         visit.close()

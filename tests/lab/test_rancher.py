@@ -77,10 +77,10 @@ def test_a_plan_sets_the_default_runtime_and_restarts_the_agent(
 ) -> None:
     """By a drop-in of its settings; containerd's own configuration is the product's to write."""
     planned = gpunode("plan", "--limit", agent.node.name, "--json")
-    found = [change["what"] for change in planned.of("plan", agent.node.name)[0]["changes"]]
-    assert f"write /etc/rancher/{agent.name}/config.yaml.d/90-gpunode-runtime.yaml" in found, planned
-    assert f"restart {agent.name}-agent" in found, planned
-    assert not [what for what in found if "/etc/containerd/" in what], planned
+    titles = [change["what"] for change in planned.of("plan", agent.node.name)[0]["changes"]]
+    assert f"write /etc/rancher/{agent.name}/config.yaml.d/90-gpunode-runtime.yaml" in titles, planned
+    assert f"restart {agent.name}-agent" in titles, planned
+    assert not [what for what in titles if "/etc/containerd/" in what], planned
 
 
 def test_a_bare_agent_becomes_a_verified_node(agent: Agent, provisioned: Ran) -> None:

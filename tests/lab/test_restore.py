@@ -87,9 +87,9 @@ def bare(lab: Lab) -> Callable[[str], Node]:
 
     @functools.cache
     def node(name: str) -> Node:
-        found = lab.node(name)
-        found.reset()
-        return found
+        host = lab.node(name)
+        host.reset()
+        return host
 
     return node
 

@@ -88,11 +88,11 @@ def test_provision_takes_it_from_bare_to_verified(provisioned: Ran) -> None:
 
 def test_rpm_has_the_driver_and_dpkg_nothing(node: Node) -> None:
     """With epoch 3, of one release, without a display server's part; the module is what dkms built of it."""
-    found = rpms(node)
-    driver = {name: version for name, version in found.items() if "container" not in name}
+    packages = rpms(node)
+    driver = {name: version for name, version in packages.items() if "container" not in name}
     assert set(driver.values()) == {"3:595.91.07-1.el9"}
     assert {"nvidia-driver-cuda", "kmod-nvidia-open-dkms", "libnvidia-ml"} <= set(driver)
-    assert found["nvidia-container-toolkit"] == "1.20.1-1"
+    assert packages["nvidia-container-toolkit"] == "1.20.1-1"
     assert "nvidia" not in node.exec(["dpkg-query", "-W", "-f", "${Package}\\n"]).stdout
     assert "595.91.07" in node.exec(["dkms", "status"]).stdout
     assert "Open Kernel Module" in node.read("/proc/driver/nvidia/version")

@@ -165,8 +165,8 @@ def test_who_has_what_is_shown_and_repaired(
         ran = gpunode(*words, "--json", inventory=inventory)
         return ran.of(kind)
 
-    found = [row for row in rows("share inspect", kind="share") if row["resource"] == MEM]
-    gpus = {(row["node"], row["gpu"]): row for row in found}
+    shares = [row for row in rows("share inspect", kind="share") if row["resource"] == MEM]
+    gpus = {(row["node"], row["gpu"]): row for row in shares}
     assert ("modern", "?") not in gpus
     assert sum(row["used"] for (node, _), row in gpus.items() if node == "modern") == 16
     assert len([1 for node, gpu in gpus if node == "legacy" and gpu != "?"]) == 2

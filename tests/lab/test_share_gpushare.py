@@ -116,8 +116,8 @@ def test_over_from_gpushare_and_back_with_pods_running(
         return [row for row in ran.of(kind) if row["node"] == NODE]
 
     def shown() -> dict[str, tuple[int, int, int]]:
-        found = [row for row in rows("inspect", "share") if row["resource"] == MEM]
-        return {row["gpu"]: (row["promised"], row["total"], row["used"]) for row in found}
+        shares = [row for row in rows("inspect", "share") if row["resource"] == MEM]
+        return {row["gpu"]: (row["promised"], row["total"], row["used"]) for row in shares}
 
     plugin = theirs(lab, made)
     old = [placed(lab, made, "old-0", 1, 6), placed(lab, made, "old-1", 0, 9)]
@@ -150,6 +150,6 @@ def test_over_from_gpushare_and_back_with_pods_running(
         assert ran.code == 0, ran
     theirs(lab, made)
     assert container(made, waits) == running
-    found = notes(made, waits)
-    assert (found[DEV], found[POD]) == ("16", "4")
-    placed(lab, made, "theirs-again", 1 - int(found[INDEX]), 6)
+    shares = notes(made, waits)
+    assert (shares[DEV], shares[POD]) == ("16", "4")
+    placed(lab, made, "theirs-again", 1 - int(shares[INDEX]), 6)

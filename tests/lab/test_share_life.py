@@ -53,10 +53,10 @@ def share(gpunode: Callable[..., Ran], inventory: Path) -> Share:
 def running(lab: Lab, name: str, node: str = "") -> list[dict[str, Any]]:
     """The pods of the extender or the plugin that nobody deletes."""
     where = {"labelSelector": f"app.kubernetes.io/name={name}"}
-    found = lab.request("GET", f"{OWN}?{urlencode(where)}")["items"]
+    pods = lab.request("GET", f"{OWN}?{urlencode(where)}")["items"]
     return [
         item
-        for item in found
+        for item in pods
         if "deletionTimestamp" not in item["metadata"] and node in ("", item["spec"].get("nodeName"))
     ]
 

@@ -147,8 +147,8 @@ def test_two_hosts_are_as_before_gpunode_but_for_a_file_that_was_edited_meanwhil
     left = {"legacy": [f"file {EDITED}"], "modern": [f"file {ARGUMENTS}"]}
     after = {name: snapshot(lab.node(name)) for name in HOSTS}
     assert all("active kubelet.service" in after[name] for name in HOSTS)
-    found = {name: differences(bare[name], after[name], (*LEFT, RECORDS, STARTING)) for name in HOSTS}
-    assert found == left
+    changes = {name: differences(bare[name], after[name], (*LEFT, RECORDS, STARTING)) for name in HOSTS}
+    assert changes == left
     forgotten = gpunode(f"forget {' '.join(HOSTS)} -i", "--yes", "--json")
     assert forgotten.code == 0, forgotten
     after = {name: snapshot(lab.node(name)) for name in HOSTS}

@@ -104,6 +104,6 @@ def test_each_gpu_of_a_node_is_found(lab: Lab, gpunode: Callable[..., Ran]) -> N
     rows = ran.of("gpu")
     assert rows, ran
     for row in rows:
-        found = gpunode(f"why gpu {row['uuid']}", "--json")
-        assert found.code == 0, found
-        assert f"of node {NODE}" in found.of("answer")[0]["text"]
+        answer = gpunode(f"why gpu {row['uuid']}", "--json")
+        assert answer.code == 0, answer
+        assert f"of node {NODE}" in answer.of("answer")[0]["text"]

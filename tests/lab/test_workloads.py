@@ -190,16 +190,16 @@ def applied(lab: Lab) -> Iterator[Callable[..., list[dict[str, Any]]]]:
 
 def pods_of(lab: Lab, begins: str) -> list[dict[str, Any]]:
     """Pods by the beginning of their name."""
-    found = lab.request("GET", f"{NAMESPACE}/pods")["items"]
-    return [item for item in found if item["metadata"]["name"].startswith(begins)]
+    pods = lab.request("GET", f"{NAMESPACE}/pods")["items"]
+    return [item for item in pods if item["metadata"]["name"].startswith(begins)]
 
 
 def logs(lab: Lab, name: str, count: int = 1, phase: str = "Succeeded") -> list[str]:
     """What the pods of a workload wrote, once all of them are in this phase and have written something."""
 
     def there() -> list[str]:
-        found = [item for item in pods_of(lab, f"gpunode-{name}") if item["status"]["phase"] == phase]
-        return [str(lab.request("GET", f"{NAMESPACE}/pods/{item['metadata']['name']}/log")) for item in found]
+        pods = [item for item in pods_of(lab, f"gpunode-{name}") if item["status"]["phase"] == phase]
+        return [str(lab.request("GET", f"{NAMESPACE}/pods/{item['metadata']['name']}/log")) for item in pods]
 
     wait(
         f"{count} pods of {name} that are {phase}", lambda: len([log for log in there() if log]) == count, 90
@@ -220,7 +220,7 @@ def answer(lab: Lab, of: str, url: str) -> str:
 
 def token(lab: Lab, namespace: str) -> str:
     """Jupyter's, out of the notebook's log."""
-    found: list[str] = []
+    tokens: list[str] = []
 
     def there() -> bool:
         for pod in lab.request("GET", f"{namespace}/pods")["items"]:
@@ -229,11 +229,11 @@ def token(lab: Lab, namespace: str) -> str:
                 and pod["status"]["phase"] == "Running"
             ):
                 log = lab.request("GET", f"{namespace}/pods/{pod['metadata']['name']}/log")
-                found[:] = re.findall(r"\?token=([0-9a-f]{48})$", str(log), re.M)
-        return bool(found)
+                tokens[:] = re.findall(r"\?token=([0-9a-f]{48})$", str(log), re.M)
+        return bool(tokens)
 
     wait("Jupyter's token in the log", there, 90)
-    return found[0]
+    return tokens[0]
 
 
 @pytest.mark.parametrize("name", ["vectoradd", "cuda", "mnist"])

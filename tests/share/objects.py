@@ -69,10 +69,10 @@ class Pods:
     def get(self, path: str) -> Object:
         self.fail("GET", path)
         with self._lock:
-            found = self.pods.get(path.rpartition("/")[2])
-            if found is None:
+            pod = self.pods.get(path.rpartition("/")[2])
+            if pod is None:
                 raise ApiError(404, f"pods {path.rpartition('/')[2]!r} not found")
-            copy: Object = json.loads(json.dumps(found))
+            copy: Object = json.loads(json.dumps(pod))
             return copy
 
     def send(self, method: str, path: str, body: Object | None = None) -> None:
@@ -84,13 +84,13 @@ class Pods:
         assert method == "POST"
         assert path.partition("?")[0].endswith("/binding")
         with self._lock:
-            found = self.pods.get(body["metadata"]["name"])
-            if found is None:
+            pod = self.pods.get(body["metadata"]["name"])
+            if pod is None:
                 raise ApiError(404, "not found")
-            if found["metadata"]["uid"] != body["metadata"]["uid"] or found["spec"].get("nodeName"):
+            if pod["metadata"]["uid"] != body["metadata"]["uid"] or pod["spec"].get("nodeName"):
                 raise ApiError(409, "pod is already assigned to a node")
-            found["spec"]["nodeName"] = body["target"]["name"]
-            found["metadata"]["annotations"] |= body["metadata"]["annotations"]
+            pod["spec"]["nodeName"] = body["target"]["name"]
+            pod["metadata"]["annotations"] |= body["metadata"]["annotations"]
             self.bindings += 1
         self.late()
 
@@ -99,12 +99,12 @@ class Pods:
         *_, name, what = path.split("/")
         assert what == "status"
         with self._lock:
-            found = self.pods.get(name)
-            if found is None:
+            pod = self.pods.get(name)
+            if pod is None:
                 raise ApiError(404, "not found")
-            if found["metadata"]["uid"] != body["metadata"]["uid"]:
+            if pod["metadata"]["uid"] != body["metadata"]["uid"]:
                 raise ApiError(409, "it is another pod")
-            found["metadata"]["annotations"] |= body["metadata"]["annotations"]
+            pod["metadata"]["annotations"] |= body["metadata"]["annotations"]
 
     def watch(self, path: str, seconds: int) -> Iterator[tuple[str, Object]]:
         raise NotImplementedError

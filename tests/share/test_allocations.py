@@ -154,11 +154,11 @@ def test_shares_are_counted_on_idle_gpus_too(asked: str) -> None:
         units = {gpu: [f"{each}::{n}" for each in ("GPU-a", "GPU-b") for n in range(10)]}
         given = entry("a", "c0", *(f"GPU-a::{n}" for n in range(4)), resource=gpu)
         real = allocations.read_host((given,), units, {"GPU-a": "0", "GPU-b": "1"})
-    found = allocations.make_rows([there], pods, MEM, {"m": real})
-    assert table(found) == [("m", "0", 10, 4, 4, [("default/a", 4, 4)]), ("m", "1", 10, 0, 0, [])]
-    assert [row.unit for row in found] == ["share", "share"]
+    rows = allocations.make_rows([there], pods, MEM, {"m": real})
+    assert table(rows) == [("m", "0", 10, 4, 4, [("default/a", 4, 4)]), ("m", "1", 10, 0, 0, [])]
+    assert [row.unit for row in rows] == ["share", "share"]
     listener = mock.Mock()
-    shares.show(found, listener, details=False)
+    shares.show(rows, listener, details=False)
     listener.total.assert_called_once_with("nvidia.com/gpu 4/20", {"resources": {gpu: [4, 20]}})
 
 
@@ -246,22 +246,22 @@ CASES: list[tuple[str, list[Any], list[Entry] | None, list[tuple[str, str, bool]
 
 
 @pytest.mark.parametrize(
-    ("pods", "entries", "found"), [case[1:] for case in CASES], ids=[case[0] for case in CASES]
+    ("pods", "entries", "mismatches"), [case[1:] for case in CASES], ids=[case[0] for case in CASES]
 )
 def test_what_is_wrong_is_found_and_a_repair_is_right(
-    pods: list[Any], entries: list[Entry] | None, found: list[tuple[str, str, bool]]
+    pods: list[Any], entries: list[Entry] | None, mismatches: list[tuple[str, str, bool]]
 ) -> None:
     """Once its annotations are written there is nothing left to repair."""
     real = {} if entries is None else {"n": Real(tuple(entries))}
     now = allocations.find_mismatches([memory()], pods, MEM, real)
-    assert [(link.pod, link.problem.code, bool(link.repair)) for link in now] == found
+    assert [(link.pod, link.problem.code, bool(link.repair)) for link in now] == mismatches
 
     for mismatch in now:
         for each in pods if mismatch.repair else []:
             each["metadata"]["annotations"] = {**each["metadata"]["annotations"], **mismatch.repair}
             assert MEMORY_ANNOTATION in mismatch.repair
     left = allocations.find_mismatches([memory()], pods, MEM, real)
-    assert [link.problem.code for link in left] == [code for _, code, fixable in found if not fixable]
+    assert [link.problem.code for link in left] == [code for _, code, fixable in mismatches if not fixable]
 
 
 def test_pods_of_an_earlier_configuration_overcommit_nothing() -> None:
@@ -285,12 +285,12 @@ def test_pods_past_a_second_scheduler_are_named() -> None:
     """With theirs, which is the cluster's own where they name none; all schedulers ask where there is no second one."""
     pods = [pod("a", 4, on="n"), pod("b", 4, on="n"), pod("c", 4, on="n", **{INDEX: "0"})]
     pods[1]["spec"]["schedulerName"] = "gpunode"
-    found = allocations.find_mismatches([memory()], pods, MEM, {}, "gpunode")
-    assert [(mismatch.pod, mismatch.problem.code) for mismatch in found] == [
+    mismatches = allocations.find_mismatches([memory()], pods, MEM, {}, "gpunode")
+    assert [(mismatch.pod, mismatch.problem.code) for mismatch in mismatches] == [
         ("default/a", "other-scheduler"),
         ("default/b", "not-noted"),
     ]
-    assert "default-scheduler" in found[0].problem.what
+    assert "default-scheduler" in mismatches[0].problem.what
     again = allocations.find_mismatches([memory()], pods, MEM, {})
     assert [mismatch.problem.code for mismatch in again] == ["not-noted", "not-noted"]
 
@@ -298,8 +298,8 @@ def test_pods_past_a_second_scheduler_are_named() -> None:
 def test_a_node_that_does_not_publish_its_gpus_is_named() -> None:
     """Where they differ; one that shares no memory is none of fsck's."""
     unlike = node("n", 10, 5)
-    found = allocations.find_mismatches([unlike, node("other")], [], MEM, {})
-    assert [(link.problem.subject, link.problem.code) for link in found] == [("n", "gpus-unknown")]
+    mismatches = allocations.find_mismatches([unlike, node("other")], [], MEM, {})
+    assert [(link.problem.subject, link.problem.code) for link in mismatches] == [("n", "gpus-unknown")]
 
 
 @pytest.mark.parametrize(

@@ -117,9 +117,9 @@ def test_no_pod_is_refused_while_a_choice_has_room() -> None:
 
         possible = any(left(choice) >= 0 for choice in every)
         for packed in (True, False):
-            found = choose(free, asks, packed=packed)
-            assert (found is not None) == possible, (free, asks)
-            assert found is None or left(found) >= 0
+            chosen = choose(free, asks, packed=packed)
+            assert (chosen is not None) == possible, (free, asks)
+            assert chosen is None or left(chosen) >= 0
 
 
 def test_a_choice_that_is_too_hard_is_given_up() -> None:

@@ -32,10 +32,10 @@ def place(**gpus: int) -> Place:
     return frozenset((GPUS[name[1:]], units) for name, units in gpus.items())
 
 
-def publishing(there: Object, found: Any) -> Object:
+def publishing(there: Object, entries: Any) -> Object:
     """The node with what its plugin publishes of these containers."""
     document = json.loads(there["metadata"]["annotations"][MEMORY_ANNOTATION])
-    document[ELSEWHERE] = elsewhere_fields(tuple(found))
+    document[ELSEWHERE] = elsewhere_fields(tuple(entries))
     notes = {**there["metadata"]["annotations"], MEMORY_ANNOTATION: json.dumps(document)}
     return {**there, "metadata": {**there["metadata"], "annotations": notes}}
 
@@ -79,10 +79,10 @@ COMPARED: list[tuple[str, list[Object], Held, list[tuple[str, str, bool]], bool]
 
 
 @pytest.mark.parametrize(
-    ("pods", "held", "found", "waits"), [item[1:] for item in COMPARED], ids=[item[0] for item in COMPARED]
+    ("pods", "held", "moved", "waits"), [item[1:] for item in COMPARED], ids=[item[0] for item in COMPARED]
 )
 def test_the_plugin_compares_notes_with_the_kubelets_record(
-    pods: list[Object], held: Held, found: list[tuple[str, str, bool]], waits: bool
+    pods: list[Object], held: Held, moved: list[tuple[str, str, bool]], waits: bool
 ) -> None:
     """Pod, container, and whether its GPU gives more than was promised of it, which is an event."""
     bound = BoundPods("n", MEM)
@@ -90,7 +90,7 @@ def test_the_plugin_compares_notes_with_the_kubelets_record(
         bound.kind.seen(item)
     seen, left = bound.compare(held, GPUS)
     names = [(each.pod.removeprefix("default/"), each.container, each.more) for each in seen]
-    assert (names, left) == (found, waits)
+    assert (names, left) == (moved, waits)
 
 
 @pytest.mark.parametrize(
@@ -142,8 +142,8 @@ def test_what_cannot_be_read_moves_nobody(text: str) -> None:
 
 
 def noted(api: Pods, name: str) -> dict[str, str]:
-    found: dict[str, str] = api.pods[name]["metadata"]["annotations"]
-    return found
+    annotations: dict[str, str] = api.pods[name]["metadata"]["annotations"]
+    return annotations
 
 
 def test_what_a_pod_has_is_noted_on_it_and_then_counts_once() -> None:
@@ -242,8 +242,8 @@ class Node:
         self.held.pop((f"default/{item['metadata']['name']}", "c0"), None)
 
     def published(self) -> Object:
-        found, _ = self.bound.compare(self.held, self.index)
-        return publishing(self.there, found)
+        moved, _ = self.bound.compare(self.held, self.index)
+        return publishing(self.there, moved)
 
 
 def test_no_schedule_with_strays_promises_memory_twice_or_leaves_a_pod_waiting() -> None:

@@ -320,12 +320,12 @@ def port(files: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
 def crowd(port: int, many: int, text: bytes = HELLO) -> Iterator[list[socket.socket]]:
     """So many clients that begin to speak and never end; in the order in which they came."""
     with ExitStack() as stack:
-        found = []
+        answers = []
         for _ in range(many):
             each = stack.enter_context(socket.create_connection(("127.0.0.1", port), timeout=20))
             each.sendall(text)
-            found.append(each)
-        yield found
+            answers.append(each)
+        yield answers
 
 
 def closed(connection: socket.socket) -> bool:

@@ -39,8 +39,8 @@ def preempted(ledger: Ledger, asker: Object, proposed: dict[str, list[str]]) -> 
         "NodeNameToMetaVictims"
     ]
     return {
-        name: sorted(each["UID"].removeprefix("uid-") for each in found["Pods"])
-        for name, found in answer.items()
+        name: sorted(each["UID"].removeprefix("uid-") for each in victims["Pods"])
+        for name, victims in answer.items()
     }
 
 
@@ -101,8 +101,8 @@ def test_whole_pods_and_small_letters_are_read() -> None:
         {"pod": asking(8), "nodeNameToMetaVictims": small},
     ]
     for body in bodies:
-        found = extender.preempt(body)["NodeNameToMetaVictims"]
-        assert found == {"n": {"Pods": [{"UID": "uid-a"}], "NumPDBViolations": 0}}
+        victims = extender.preempt(body)["NodeNameToMetaVictims"]
+        assert victims == {"n": {"Pods": [{"UID": "uid-a"}], "NumPDBViolations": 0}}
 
 
 @pytest.mark.parametrize(
@@ -175,11 +175,11 @@ def test_a_thousand_random_preemptions_make_room_and_end_nobody_without_need() -
             assert not fits(lower) or (fits([]) and not proposed)
             seen[0] += 1
             continue
-        found = answer["n"]
-        assert set(proposed) <= set(found) <= set(lower)
-        assert fits(found)
-        added = set(found) - set(proposed)
-        assert not any(fits([each for each in found if each != other]) for other in added)
+        victims = answer["n"]
+        assert set(proposed) <= set(victims) <= set(lower)
+        assert fits(victims)
+        added = set(victims) - set(proposed)
+        assert not any(fits([each for each in victims if each != other]) for other in added)
         seen[1 + bool(added)] += 1
     assert all(count > 50 for count in seen), seen
 

@@ -37,9 +37,9 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 @pytest.fixture(scope="module")
 def client(cluster: Cluster) -> Client:
     """Its administrator, as soon as pods can be made."""
-    found = Client(cluster.kubeconfig)
-    until(lambda: found.ask("GET", "/api/v1/namespaces/default/serviceaccounts/default")[0] == 200)
-    return found
+    api = Client(cluster.kubeconfig)
+    until(lambda: api.ask("GET", "/api/v1/namespaces/default/serviceaccounts/default")[0] == 200)
+    return api
 
 
 @pytest.fixture

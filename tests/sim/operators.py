@@ -211,12 +211,12 @@ def main(settings: dict[str, Any], words: list[str]) -> None:
 
     def written(self: Record, lines: Sequence[Mapping[str, Any]]) -> None:
         write(self, lines)
-        found = [[line.get("host"), line.get("state")] for line in lines]
-        found += [[name, "waiting"] for line in lines if "format" in line for name in line["hosts"]]
+        states = [[line.get("host"), line.get("state")] for line in lines]
+        states += [[name, "waiting"] for line in lines if "format" in line for name in line["hosts"]]
         for *where, hook in settings.get("then", ()):
-            if where in found:
+            if where in states:
                 HOOKS[hook](State(Path("hosts") / where[0]))
-        if settings.get("die") in found:
+        if settings.get("die") in states:
             os.kill(os.getpid(), signal.SIGKILL)
 
     def asked(

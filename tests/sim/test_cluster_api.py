@@ -50,8 +50,8 @@ def test_a_dry_run_answers_and_stores_nothing(client: Client, what: str) -> None
 
 def settled(client: Client, name: str) -> Any:
     """The node once the node controller has put its taints on it."""
-    found = client.ask("GET", f"{NODES}/{name}")[1]
-    return found if len(found["spec"].get("taints", [])) == 2 else None
+    node = client.ask("GET", f"{NODES}/{name}")[1]
+    return node if len(node["spec"].get("taints", [])) == 2 else None
 
 
 def test_a_watch_tells_what_came_and_went_for_its_selector(client: Client) -> None:

@@ -205,11 +205,11 @@ def test_a_node_with_all_its_labels_is_not_asked_about(
     kind, wish = KINDS["Node"], {"gpunode.dev/gpu": "true", "pool": "ml"}
     client.ask("POST", path("Node"), {"kind": "Node", "apiVersion": kind.api, "metadata": {"name": "a"}})
 
-    def found() -> nodes.Node:
+    def current() -> nodes.Node:
         return next(node for node in nodes.fetch(deployed) if node.name == "a")
 
-    assert labels.write(deployed, found(), wish) == {key: (None, value) for key, value in wish.items()}
-    right = found()
+    assert labels.write(deployed, current(), wish) == {key: (None, value) for key, value in wish.items()}
+    right = current()
     with monkeypatch.context() as patch:
         patch.setattr(Api, "apply", None)
         assert labels.write(deployed, right, wish, dry_run=True) == {}
@@ -217,7 +217,7 @@ def test_a_node_with_all_its_labels_is_not_asked_about(
     assert labels.write(deployed, right, fewer, dry_run=True) == {"pool": ("ml", None)}
     there = f"{path('Node')}/a"
     client.ask("PATCH", there, {"metadata": {"labels": {"pool": None}}}, MERGE, fieldManager="kubectl-label")
-    assert labels.write(deployed, found(), wish, dry_run=True) == {"pool": (None, "ml")}
+    assert labels.write(deployed, current(), wish, dry_run=True) == {"pool": (None, "ml")}
     client.ask("PATCH", there, {"metadata": {"labels": {"pool": "web"}}}, MERGE, fieldManager="kubectl-label")
     with pytest.raises(nodes.ClusterError, match=r"set pool=web \(field manager kubectl-label\)"):
-        labels.write(deployed, found(), wish, dry_run=True)
+        labels.write(deployed, current(), wish, dry_run=True)

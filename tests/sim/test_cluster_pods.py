@@ -120,14 +120,14 @@ def test_a_container_that_keeps_ending_is_started_ever_more_seldom(deployed: Fle
     """CrashLoopBackOff, with how it ended and what its last life wrote."""
     deployed.api.create(pod("crash", ["-m", "gpunode.deviceplugin", "--no-such-flag"]))
 
-    def found() -> dict[str, Any]:
+    def status() -> dict[str, Any]:
         return deployed.api.get("Pod", "crash", NS) or {}
 
-    until(lambda: pods.problem(found()) == "c is in CrashLoopBackOff: exit code 2")
-    assert pods.restarts(found()) >= 2
+    until(lambda: pods.problem(status()) == "c is in CrashLoopBackOff: exit code 2")
+    assert pods.restarts(status()) >= 2
     assert "unrecognized arguments: --no-such-flag" in deployed.api.log(NS, "crash", "c", previous=True)
     deployed.api.delete("Pod", "crash", NS)
-    until(lambda: not found())
+    until(lambda: not status())
 
 
 def test_an_image_that_is_not_on_the_host_is_not_run(deployed: Fleet) -> None:

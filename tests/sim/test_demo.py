@@ -104,8 +104,8 @@ def test_its_nodes_pull_the_image_that_its_inventory_names(room: Path) -> None:
             assert status == 201, answer
 
         def state(pod: str) -> set[str]:
-            _, found = api.ask("GET", f"/api/v1/namespaces/default/pods/{pod}")
-            states = [each["state"] for each in found["status"].get("containerStatuses", [])]
+            _, item = api.ask("GET", f"/api/v1/namespaces/default/pods/{pod}")
+            states = [each["state"] for each in item["status"].get("containerStatuses", [])]
             return {word for each in states for word in (*each, each.get("waiting", {}).get("reason", ""))}
 
         until(lambda: "running" in state("plugin"))
@@ -241,8 +241,8 @@ def test_a_kept_one_is_broken_grows_and_gets_another_driver(room: Path) -> None:
         named = run("demo", "break", "toolkit", "--host", "h100-1").stdout
         assert named.startswith("On h100-1 ")
         assert "verify inventory.yaml --limit h100-1`" in named
-        found = run("verify", "inventory.yaml", "--no-run", "--limit", "h100-1")
-        assert (found.returncode, "✗ toolkit" in found.stdout) == (1, True)
+        verified = run("verify", "inventory.yaml", "--no-run", "--limit", "h100-1")
+        assert (verified.returncode, "✗ toolkit" in verified.stdout) == (1, True)
 
         inventory = demo.inventory.read_text()
         demo.inventory.write_text(inventory.replace("defaults:\n", 'defaults:\n  driver: "580"\n'))
@@ -428,7 +428,7 @@ def with_plugin(folder: Path, settings: str, **files: str) -> Path:
 
 def test_a_rehearsal_configures_the_plugin_as_the_inventory_does(room: Path) -> None:
     """Its files go with it, and so does what the plugin tells."""
-    read = rehearse(with_plugin(room, "config: one.yaml, metrics: true, events: false", one=BY_TIME))
+    read = rehearse(with_plugin(room, "config: slices.yaml, metrics: true, events: false", slices=BY_TIME))
     plugin = {
         "image": "plugin:1",
         "config": "plugin.yaml",
@@ -438,7 +438,7 @@ def test_a_rehearsal_configures_the_plugin_as_the_inventory_does(room: Path) -> 
         "metrics": True,
     }
     assert (read.cluster["plugin"], read.files, read.left_out) == (plugin, {"plugin.yaml": BY_TIME}, ())
-    several = with_plugin(room, "configs: {default: none.yaml, shared: one.yaml}", none="version: v1\n")
+    several = with_plugin(room, "configs: {default: none.yaml, shared: slices.yaml}", none="version: v1\n")
     read = rehearse(several)
     assert read.cluster["plugin"]["configs"] == {
         "default": "plugin-default.yaml",
@@ -452,7 +452,7 @@ def test_what_cannot_be_simulated_is_left_out_of_a_rehearsal_with_a_word(
     room: Path, text: str, what: str
 ) -> None:
     """Before anything is started; else pods would fail for reasons that are the simulation's."""
-    read = rehearse(with_plugin(room, "config: one.yaml", one=text))
+    read = rehearse(with_plugin(room, "config: slices.yaml", slices=text))
     assert "config" not in read.cluster["plugin"]
     assert read.left_out == (
         f"{what} cannot be simulated: this rehearsal goes without cluster.plugin.config.",

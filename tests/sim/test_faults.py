@@ -51,9 +51,9 @@ def demo(nodes: Demo, records: None) -> Iterator[Demo]:
 
 def states(demo: Demo) -> dict[str, str]:
     """How far each host has come in the last run."""
-    found = history.last_run(demo.inventory)
-    assert found is not None
-    return {name: progress.state for name, progress in found.hosts.items()}
+    record = history.last_run(demo.inventory)
+    assert record is not None
+    return {name: progress.state for name, progress in record.hosts.items()}
 
 
 def proofs(seen: list[dict[str, Any]]) -> dict[str, str]:

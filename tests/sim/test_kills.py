@@ -92,9 +92,9 @@ def test_a_run_that_is_killed_at_any_state_is_resumed_to_the_same_end(demo: Demo
         demo.inventory.write_text(written)
         operators.back(demo.states[HOST])
     assert code == -signal.SIGKILL, f"no run came to {state}: {operators.output(demo)}"
-    found = history.last_run(demo.inventory)
-    assert found is not None
-    assert (found.hosts[HOST].state, found.ended) == (state, False)
+    last = history.last_run(demo.inventory)
+    assert last is not None
+    assert (last.hosts[HOST].state, last.ended) == (state, False)
 
     code, seen = run(demo, "resume", "inventory.yaml", "--yes")
 

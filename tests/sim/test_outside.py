@@ -63,8 +63,8 @@ def gpunode(demo: Demo, *words: str, killed: float = 0) -> subprocess.CompletedP
 
 def planned(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
     """The plan's line of the host."""
-    found = jsonlines.parse(done.stdout)
-    return next(line for line in found if line["type"] == "plan")
+    lines = jsonlines.parse(done.stdout)
+    return next(line for line in lines if line["type"] == "plan")
 
 
 def records(demo: Demo, name: str) -> list[Path]:
@@ -81,17 +81,17 @@ def test_an_operator_killed_before_the_confirmation_leaves_a_mark_that_the_next_
     until(lambda: '"end"' in records(demo, "messages.jsonl")[0].read_text())
 
     for _ in range(2):  # a plan changes nothing
-        (found,) = planned(gpunode(demo, "plan", "inventory.yaml", "--json"))["unconfirmed"]
-        assert (found["code"], found["unit"]) == ("api-server-answered", "docker.service")
+        (restart,) = planned(gpunode(demo, "plan", "inventory.yaml", "--json"))["unconfirmed"]
+        assert (restart["code"], restart["unit"]) == ("api-server-answered", "docker.service")
     words = gpunode(demo, "plan", "inventory.yaml", "--no-diff").stdout
-    assert f"unconfirmed: after the restart of docker.service by {found['by']}" in words
+    assert f"unconfirmed: after the restart of docker.service by {restart['by']}" in words
 
     notes = gpunode(demo, "verify", "inventory.yaml", "--json").stdout
     assert "gpu-1: unconfirmed: after the restart of docker.service" in notes
 
     done = gpunode(demo, "provision", "inventory.yaml", "--yes", "--json")
     assert done.returncode == 0, done.stdout + done.stderr
-    assert planned(done)["unconfirmed"] == [found]
+    assert planned(done)["unconfirmed"] == [restart]
     assert records(demo, "unconfirmed-*.json") == []
     assert "unconfirmed" not in planned(gpunode(demo, "plan", "inventory.yaml", "--json"))
 

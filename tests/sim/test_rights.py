@@ -89,7 +89,7 @@ def test_the_documents_role_is_what_a_run_asks_for(demo: Demo) -> None:
         code, _ = operators.run(demo, *look, "inventory.yaml", asked=str(asked))
         assert code == 0, (look, operators.last_words(demo))
 
-    needed = {found for line in asked.read_text().splitlines() if (found := right(line))}
+    needed = {granted for line in asked.read_text().splitlines() if (granted := right(line))}
     assert needed - given(ROLE["rules"]) == set()
     assert {resource for _, resource in given(ROLE["rules"])} - {resource for _, resource in needed} <= CLAIMS
     unused = {(verb, resource) for verb, resource in given(ROLE["rules"]) - needed if verb not in MAINTENANCE}
@@ -146,7 +146,7 @@ def test_who_may_only_look_sees_all_but_test_pods(demo: Demo) -> None:
     (pod,) = (line for line in seen if line["type"] == "link" and line["layer"] == "pod")
     text = "not tried: no right to create/delete/watch pods in namespace gpunode"
     assert (code, pod["status"], pod["text"]) == (4, "unknown", text)
-    needed = {found for line in asked.read_text().splitlines() if (found := right(line))}
+    needed = {granted for line in asked.read_text().splitlines() if (granted := right(line))}
     assert needed - given(VIEWER["rules"]) == set()
 
 

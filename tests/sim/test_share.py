@@ -48,9 +48,9 @@ class Played(threading.Thread):
             if text and text != self._seen:
                 self._start(text)
                 self._seen = text
-            code, found = self._api.ask("GET", OWN)
-            if code == 200 and not found.get("status", {}).get("readyReplicas"):
-                done = {"observedGeneration": found["metadata"].get("generation", 1), "readyReplicas": 1}
+            code, answer = self._api.ask("GET", OWN)
+            if code == 200 and not answer.get("status", {}).get("readyReplicas"):
+                done = {"observedGeneration": answer["metadata"].get("generation", 1), "readyReplicas": 1}
                 done |= {"replicas": 2, "updatedReplicas": 2}
                 address = {"spec": {"clusterIP": "10.96.0.15"}}  # before it leads: enable reads it then
                 if self._api.ask("PATCH", SERVICE, address, MERGE)[0] == 200:
@@ -93,8 +93,8 @@ def gpunode(demo: Demo, *words: str) -> subprocess.CompletedProcess[str]:
 
 
 def rows(done: subprocess.CompletedProcess[str], kind: str) -> list[dict[str, Any]]:
-    found = jsonlines.parse(done.stdout)
-    return [line for line in found if line["type"] == kind]
+    lines = jsonlines.parse(done.stdout)
+    return [line for line in lines if line["type"] == kind]
 
 
 def test_enable_in_a_demo_without_a_scheduler_says_what_the_demo_shows(demo: Demo) -> None:

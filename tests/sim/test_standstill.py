@@ -54,8 +54,8 @@ def loaded(demo: Demo) -> str:
 
 
 def pod(demo: Demo, name: str) -> dict[str, Any]:
-    found: dict[str, Any] = client(demo).ask("GET", f"{JOBS}/{name}")[1]
-    return found
+    job: dict[str, Any] = client(demo).ask("GET", f"{JOBS}/{name}")[1]
+    return job
 
 
 def state(demo: Demo, name: str) -> str:

@@ -42,8 +42,8 @@ def software(demo: Demo) -> tuple[object, ...]:
 def objects(demo: Demo) -> set[str]:
     """What gpunode has in the cluster beside nodes."""
     paths = ("apis/apps/v1/daemonsets", "apis/node.k8s.io/v1/runtimeclasses", "api/v1/serviceaccounts", "apis/rbac.authorization.k8s.io/v1/clusterroles")  # fmt: skip
-    found = [client(demo).ask("GET", f"/{path}")[1] for path in paths]
-    return {item["metadata"]["name"] for each in found for item in each["items"]}
+    items = [client(demo).ask("GET", f"/{path}")[1] for path in paths]
+    return {item["metadata"]["name"] for each in items for item in each["items"]}
 
 
 def undo(demo: Demo, *words: str) -> subprocess.CompletedProcess[str]:

@@ -41,9 +41,9 @@ def api(cluster: Cluster, client: Client) -> Iterator[Api]:
 
 
 def node(api: Api) -> dict[str, Any]:
-    found = api.get("Node", "n1")
-    assert found
-    return found
+    item = api.get("Node", "n1")
+    assert item
+    return item
 
 
 def set_unschedulable(client: Client, value: bool | None) -> None:
@@ -125,9 +125,9 @@ def test_pods_are_told_apart_by_what_ends_them(api: Api, client: Client) -> None
     pod(client, "plugin", owner="DaemonSet")
     pod(client, "etcd", annotations={drain.MIRROR: "x"})
 
-    found = {entry.name: (dict(entry.asks), entry.service) for entry in drain.work_on(api, "n1")}
+    work = {entry.name: (dict(entry.asks), entry.service) for entry in drain.work_on(api, "n1")}
 
-    assert found == {
+    assert work == {
         "default/etcd": ({}, True),
         "default/plugin": ({}, True),
         "default/train": ({"nvidia.com/gpu": 1}, False),
@@ -172,8 +172,8 @@ def test_init_containers_ask_one_after_the_other_resource_by_resource() -> None:
         "containers": [container(memory=2, cpu=4), container(memory=3), {}],
         "initContainers": [container(memory=4), container(gpu=1)],
     }
-    (found,) = drain.find_work([{"metadata": {"name": "p", "uid": "u"}, "spec": spec}])
-    assert found.asks == {"aliyun.com/gpu-mem": 5, "nvidia.com/gpu": 1}
+    (work,) = drain.find_work([{"metadata": {"name": "p", "uid": "u"}, "spec": spec}])
+    assert work.asks == {"aliyun.com/gpu-mem": 5, "nvidia.com/gpu": 1}
 
 
 def test_waiting_names_the_pod_and_ends_with_it(api: Api, client: Client) -> None:

@@ -68,10 +68,10 @@ def named_in(path: str) -> set[str]:
 
 def options(words: list[str]) -> tuple[set[str], set[str]]:
     """Those that a line gives to its command, and those that the command has."""
-    found = tree_of(app)
-    while children := getattr(found, "commands", None):
-        found, words = children[words[0]], words[1:]
-    return set(words), {option for param in found.params for option in (*param.opts, *param.secondary_opts)}
+    command = tree_of(app)
+    while children := getattr(command, "commands", None):
+        command, words = children[words[0]], words[1:]
+    return set(words), {option for param in command.params for option in (*param.opts, *param.secondary_opts)}
 
 
 def test_the_totals_are_those_of_the_rows() -> None:

@@ -101,13 +101,13 @@ def test_a_canary_is_a_host_with_changes(begun: set[str], size: str | None, expe
     """Or one that an earlier run has begun. Else the first batch that changes hosts would be a whole one."""
     chosen = Size.parse(size) if size else None
     changing = {"a2", "a3", "b2"}
-    found = split_batches(
+    batches = split_batches(
         HOSTS, changing, unchanged=ALL - changing - begun, begun=begun, size=chosen, canary=1
     )
-    assert names(found) == expected
-    found = split_batches(HOSTS, changing, unchanged=ALL - changing, begun={"b1"}, canary=1)
+    assert names(batches) == expected
+    batches = split_batches(HOSTS, changing, unchanged=ALL - changing, begun={"b1"}, canary=1)
     assert (
-        names(found)[0] == "a2"
+        names(batches)[0] == "a2"
     )  # b1's node is tainted until it is proven, and nothing is to be changed there
 
 
@@ -129,8 +129,8 @@ def test_hosts_of_the_control_plane_go_alone_after_all_others(
 ) -> None:
     """Over all groups, whatever the size of batches."""
     chosen = Size.parse(size) if size else None
-    found = split_batches(HOSTS, {"a1", "b1"}, alone={"a1", "b2"}, size=chosen, canary=canary)
-    assert names(found) == expected
+    batches = split_batches(HOSTS, {"a1", "b1"}, alone={"a1", "b2"}, size=chosen, canary=canary)
+    assert names(batches) == expected
 
 
 @pytest.mark.parametrize(
@@ -148,8 +148,8 @@ def test_hosts_that_an_earlier_run_has_begun_go_first(
     """They are disturbed already: beside another batch there would be more than its size. So with those that go alone."""
     chosen = Size.parse(size) if size else None
     begun = {"a2", "b2", "a3"}
-    found = split_batches(HOSTS, disturbing, alone={"a3"}, begun=begun, size=chosen, canary=canary)
-    assert names(found) == expected
+    batches = split_batches(HOSTS, disturbing, alone={"a3"}, begun=begun, size=chosen, canary=canary)
+    assert names(batches) == expected
 
 
 NODE = Node(
@@ -349,8 +349,8 @@ def test_a_size_that_is_none_is_refused(text: str) -> None:
 )
 def test_what_a_change_disturbs(changes: list[object], disturbs: bool, ends_gpu_work: bool) -> None:
     """Packages disturb where they replace those of the driver that is there."""
-    found = impact.disturbance_of(changes, driver=["nvidia-open"])  # type: ignore[arg-type]
-    assert (bool(found), found.ends_gpu_work) == (disturbs, ends_gpu_work)
+    disturbance = impact.disturbance_of(changes, driver=["nvidia-open"])  # type: ignore[arg-type]
+    assert (bool(disturbance), disturbance.ends_gpu_work) == (disturbs, ends_gpu_work)
 
 
 def test_what_was_not_shown_is_named() -> None:
@@ -417,8 +417,8 @@ def test_a_host_whose_pods_are_not_known_counts_as_busy(
     plan = Plan("h", (StepPlan("x", tuple(changes)),))
     member = Member(Host("h", Ssh("h"), work="drain"), Outcome("h", "planned", facts, plan=plan))
     (after,) = impact.find_impact(None, "gpunode", [member], [], strict=True)
-    found = after.disturbs
-    assert (found.work, found.anybody, found.processes) == (work_, anybody, processes)
+    disturbs = after.disturbs
+    assert (disturbs.work, disturbs.anybody, disturbs.processes) == (work_, anybody, processes)
 
 
 @pytest.mark.parametrize(

@@ -68,9 +68,9 @@ def test_the_plan_is_what_the_case_says(case: Case) -> None:
     """Headlines in order, words of `why` and notes, and the text of files."""
     wish, wished, plan = case.desired, case.wish, case.plan
     for name, value in wished.get("desired", {}).items():
-        found = getattr(wish.driver, name) if hasattr(wish.driver, name) else getattr(wish, name)
-        found = [str(spec) for spec in found] if isinstance(found, tuple) else found
-        assert found == value, name
+        decided = getattr(wish.driver, name) if hasattr(wish.driver, name) else getattr(wish, name)
+        decided = [str(spec) for spec in decided] if isinstance(decided, tuple) else decided
+        assert decided == value, name
     steps = {step.step: step.changes for step in plan.steps}
     expected = wished.get("changes", {})
     if not isinstance(expected, dict):

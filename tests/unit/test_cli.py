@@ -367,7 +367,7 @@ def test_a_reader_that_goes_away_ends_the_program_quietly(json: bool) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "found"),
+    ("words", "completions"),
     [
         ("gpunode plan --limit g", ["gpu-1", "gpu-2", "gold"]),
         ("gpunode plan --limit gpu-1,go", ["gpu-1,gold"]),
@@ -377,7 +377,7 @@ def test_a_reader_that_goes_away_ends_the_program_quietly(json: bool) -> None:
         ("gpunode demo break daemon", ["daemon.json"]),
     ],
 )
-def test_the_shell_completes_hosts_and_groups(tmp_path: Path, words: str, found: list[str]) -> None:
+def test_the_shell_completes_hosts_and_groups(tmp_path: Path, words: str, completions: list[str]) -> None:
     """Of the inventory on the line, else of the usual one; also after a comma. A file that is wrong completes nothing."""
     (tmp_path / "inventory.yaml").write_text("groups: {gold: {hosts: ['gpu-[1:2]']}}\n")
     (tmp_path / "other.yaml").write_text("groups: {all: {hosts: [x]}}\n")
@@ -391,7 +391,7 @@ def test_the_shell_completes_hosts_and_groups(tmp_path: Path, words: str, found:
         text=True,
     )
     printed = re.findall(r'"([^"]+)"', done.stdout)
-    assert sorted(printed) == sorted(found), done.stdout + done.stderr
+    assert sorted(printed) == sorted(completions), done.stdout + done.stderr
 
 
 @pytest.mark.parametrize(

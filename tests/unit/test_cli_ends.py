@@ -108,10 +108,10 @@ def test_drift_is_reported_where_other_hosts_cannot_be_judged(
 def test_a_plan_says_why_where_it_is_asked(command: Command) -> None:
     """A line for each choice, by its code; none for hosts that were not seen."""
     told = command("plan", "--limit", "right,unreachable", "--why", "--json").stdout.splitlines()
-    found = [line for line in map(json.loads, told) if line["type"] == "why"]
-    assert {line["host"] for line in found} == {"right"}
-    assert [line["code"] for line in found][:2] == ["system", "gpu"]
-    assert all(line["chosen"] and line["why"] for line in found)
+    reasons = [line for line in map(json.loads, told) if line["type"] == "why"]
+    assert {line["host"] for line in reasons} == {"right"}
+    assert [line["code"] for line in reasons][:2] == ["system", "gpu"]
+    assert all(line["chosen"] and line["why"] for line in reasons)
     assert '"why"' not in "".join(command("plan", "--limit", "right", "--json").stdout)
 
 

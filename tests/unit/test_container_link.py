@@ -73,12 +73,12 @@ def test_it_compares_with_the_gpus_of_the_host(
     answer: dict[str, Any], status: str, text: str, cause: str
 ) -> None:
     """By UUID; the tool's own words are the cause of a failure."""
-    found = runtime.judge_container({**ANSWER, **answer}, SEEN)
-    assert found.status == status
-    assert text in found.text
-    assert cause in found.cause
-    assert bool(cause) == bool(found.cause)
-    assert bool(found.fix) == (status == "broken")
+    verdict = runtime.judge_container({**ANSWER, **answer}, SEEN)
+    assert verdict.status == status
+    assert text in verdict.text
+    assert cause in verdict.cause
+    assert bool(cause) == bool(verdict.cause)
+    assert bool(verdict.fix) == (status == "broken")
 
 
 @pytest.mark.parametrize(
@@ -102,7 +102,7 @@ def test_no_other_message_of_a_host_is_taken_for_its_result(
     )
     member = Member(host, Outcome(host.name, "right", SEEN))
     chains = {host.name: tuple(chain(kubelet="broken", node="unknown"))}
-    found = verify._with_containers(cast("Session", session), [member], chains)
-    (link,) = (container for container in found[host.name] if container.layer == "container")
+    judged = verify._with_containers(cast("Session", session), [member], chains)
+    (link,) = (container for container in judged[host.name] if container.layer == "container")
     assert link.status == status
     assert words in link.text

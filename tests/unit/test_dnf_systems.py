@@ -114,9 +114,9 @@ def test_servers_of_arm_have_directories_and_headers_of_their_own(system: tuple[
 )
 def test_the_headers_are_those_of_the_running_kernels_variant(kernel: str, package: str | None) -> None:
     """None are guessed for a kernel that no distribution built."""
-    found = [spec.name for spec in PackageNames("dnf").headers(kernel)]
-    assert [name for name in found if "matched" not in name] == ([package] if package else [])
-    assert all(name.replace("-matched", "") == package for name in found)
+    packages = [spec.name for spec in PackageNames("dnf").headers(kernel)]
+    assert [name for name in packages if "matched" not in name] == ([package] if package else [])
+    assert all(name.replace("-matched", "") == package for name in packages)
 
 
 # Of the key "lab" that gpg 2.2 made for this test.

@@ -33,18 +33,18 @@ README = (ROOT / "README.md").read_text()
 
 def commands() -> list[tuple[str, ...]]:
     """Every command as the words that call it."""
-    found: list[tuple[str, ...]] = []
+    names: list[tuple[str, ...]] = []
 
     def walk(command: object, words: tuple[str, ...]) -> None:
         children = getattr(command, "commands", None)
         if children is None:
-            found.append(words)
+            names.append(words)
         else:
             for name, child in children.items():
                 walk(child, (*words, name))
 
     walk(typer.main.get_command(app), ())
-    return found
+    return names
 
 
 def test_every_command_has_help_with_an_example_and_speaks_json() -> None:
@@ -136,12 +136,14 @@ def test_every_command_that_a_document_names_is_there_with_its_options() -> None
     """Also in what no test runs."""
     missing, gpunode = [], typer.main.get_command(app)
     for line in [line for document in DOCUMENTS for line in lines_of_gpunode(document.read_text())]:
-        found, words = gpunode, line.split("  ")[0].split("|")[0].split()
-        while words and (child := getattr(found, "commands", {}).get(words[0])):
-            found, words = child, words[1:]
-        there = {each for param in found.params for each in (*param.opts, *param.secondary_opts)} | {"--help"}
+        command, words = gpunode, line.split("  ")[0].split("|")[0].split()
+        while words and (child := getattr(command, "commands", {}).get(words[0])):
+            command, words = child, words[1:]
+        there = {each for param in command.params for each in (*param.opts, *param.secondary_opts)} | {
+            "--help"
+        }
         named = {word.split("=")[0].strip("[],") for word in words if re.match(r"\[?-", word)}
-        if found is gpunode or named - there:
+        if command is gpunode or named - there:
             missing.append(line)
     assert missing == []
 

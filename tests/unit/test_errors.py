@@ -11,10 +11,10 @@ from gpunode import errors
 
 def tree(error: type[errors.GpunodeError]) -> dict[str, int]:
     """Every error below this one, with its exit code."""
-    found = {error.__name__: error.exit_code}
+    codes = {error.__name__: error.exit_code}
     for below in error.__subclasses__():
-        found |= tree(below)
-    return found
+        codes |= tree(below)
+    return codes
 
 
 # What travels or ships alone raises errors of its own, and so do stand-ins; none leaves its room.

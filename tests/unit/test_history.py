@@ -75,9 +75,11 @@ def recorded() -> Record:
     return made
 
 
-def of_kind(found: list[dict[str, Any]], kind: str) -> list[dict[str, Any]]:
+def of_kind(documents: list[dict[str, Any]], kind: str) -> list[dict[str, Any]]:
     return [
-        {key: value for key, value in line.items() if key != "type"} for line in found if line["type"] == kind
+        {key: value for key, value in line.items() if key != "type"}
+        for line in documents
+        if line["type"] == kind
     ]
 
 
@@ -381,9 +383,9 @@ def unknown_numbers(folder: Path) -> None:
 def test_a_record_that_cannot_be_read_hides_no_other(broken: Callable[[Path], None]) -> None:
     made = recorded()
     broken(made.path.parent)
-    found = lines("history")
-    assert [line["run"] for line in of_kind(found, "run")] == [made.id]
-    (error,) = of_kind(found, "error")
+    runs = lines("history")
+    assert [line["run"] for line in of_kind(runs, "run")] == [made.id]
+    (error,) = of_kind(runs, "error")
     assert "notes.jsonl" in error["error"]
     code, text = run("show", "notes")
     assert code != 0

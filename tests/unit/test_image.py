@@ -243,8 +243,8 @@ LOCAL, USUAL = "usr/local/bin/python3", "usr/bin/python3"
     ],
 )  # fmt: skip
 def test_its_python_is_the_one_that_python3_starts(tmp_path: Path, layers: list[bytes], python: str) -> None:
-    with base.open_base(saved(tmp_path / "base", docker(*layers)), "amd64") as found:
-        assert found.python == python
+    with base.open_base(saved(tmp_path / "base", docker(*layers)), "amd64") as image:
+        assert image.python == python
 
 
 def test_its_modules_are_compiled_for_the_bases_python(tmp_path: Path, monkeypatch: Any) -> None:
@@ -451,19 +451,19 @@ def test_without_a_base_the_ways_to_one_are_named() -> None:
 def test_a_wheel_of_another_hash_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """By pip, whose reason is shown; a folder that has none says what it needs."""
     monkeypatch.undo()
-    found, dest = tmp_path / "wheels", tmp_path / "dest"
-    found.mkdir()
+    wheels, dest = tmp_path / "wheels", tmp_path / "dest"
+    wheels.mkdir()
     with pytest.raises(GpunodeError, match="pyyaml==") as caught:
-        fetch_wheels(dest, python="3.11", machine="x86_64", folder=found)
+        fetch_wheels(dest, python="3.11", machine="x86_64", folder=wheels)
     assert "The folder needs the wheels of " in caught.value.hint
     for line in image.LOCK.read_text().splitlines():
         if "==" in line:
             project, _, version = line.split()[0].partition("==")
             stem = f"{project.replace('-', '_')}-{version}"
-            with zipfile.ZipFile(found / f"{stem}-py3-none-any.whl", "w") as wheel:
+            with zipfile.ZipFile(wheels / f"{stem}-py3-none-any.whl", "w") as wheel:
                 metadata = f"Metadata-Version: 2.1\nName: {project}\nVersion: {version}\n"
                 wheel.writestr(f"{stem}.dist-info/METADATA", metadata)
                 wheel.writestr(f"{stem}.dist-info/WHEEL", "Wheel-Version: 1.0\n")
     with pytest.raises(GpunodeError, match=r"(?s)DO NOT MATCH THE HASHES.*pyyaml") as caught:
-        fetch_wheels(dest, python="3.11", machine="x86_64", folder=found)
+        fetch_wheels(dest, python="3.11", machine="x86_64", folder=wheels)
     assert "not the file that requirements.lock names" in caught.value.hint

@@ -85,8 +85,8 @@ class Answer(BaseHTTPRequestHandler):
         self._send(200 if right else 401, b'{"access_token": "for-everybody"}' if right else b"")
 
     def _blob(self, digest: str) -> None:
-        found = self.server.files.get("blobs/" + digest.replace(":", "/"))
-        self._send(200 if found is not None else 404, found or b"")
+        blob = self.server.files.get("blobs/" + digest.replace(":", "/"))
+        self._send(200 if blob is not None else 404, blob or b"")
 
     def _send(self, code: int, data: bytes, **headers: str) -> None:
         self.send_response(code)
@@ -162,10 +162,10 @@ def test_an_address_is_told_without_its_query(server: Registry, tmp_path: Path) 
 
 
 def test_a_tag_is_answered_by_its_digest(server: Registry, tmp_path: Path) -> None:
-    found = refusal(f"{server.host}/base/python:3.11", tmp_path)
+    refused = refusal(f"{server.host}/base/python:3.11", tmp_path)
 
-    assert "can be another image tomorrow" in found.message
-    assert found.hint == f"Today it is --base {server.reference()}"
+    assert "can be another image tomorrow" in refused.message
+    assert refused.hint == f"Today it is --base {server.reference()}"
 
 
 @pytest.mark.parametrize("basic", [False, True])
@@ -234,9 +234,9 @@ def test_the_login_of_the_longest_path_is_used(tmp_path: Path, monkeypatch: pyte
     (tmp_path / "auth.json").write_text(json.dumps({"auths": auths, "credsStore": "none-there"}))
     monkeypatch.setenv("REGISTRY_AUTH_FILE", str(tmp_path / "auth.json"))
     for image, place in (("a/b/c", "r.example/a/b"), ("a/b", "r.example/a/b"), ("a/c", "r.example/a")):
-        found = login("r.example", image)
-        assert found
-        assert base64.b64decode(found.basic).decode() == place
+        credentials = login("r.example", image)
+        assert credentials
+        assert base64.b64decode(credentials.basic).decode() == place
 
 
 def test_the_storage_that_a_registry_leads_to_gets_no_login(server: Registry, tmp_path: Path) -> None:
@@ -322,18 +322,18 @@ def test_an_answer_that_drips_ends(
     ],
 )
 def test_an_image_that_nobody_gets_is_named(server: Registry, tmp_path: Path, name: str, words: str) -> None:
-    found = refusal(f"{server.host}/{name}", tmp_path)
-    assert str(found).startswith(f"{server.host}/{name} cannot be fetched")
-    assert words in str(found)
+    refused = refusal(f"{server.host}/{name}", tmp_path)
+    assert str(refused).startswith(f"{server.host}/{name} cannot be fetched")
+    assert words in str(refused)
 
 
 def test_an_answer_that_is_no_image_is_named(server: Registry, tmp_path: Path) -> None:
     page = b"<html>log in here</html>"
     server.files[f"blobs/sha256/{hashlib.sha256(page).hexdigest()}"] = page
 
-    found = refusal(f"{server.host}/x@sha256:{hashlib.sha256(page).hexdigest()}", tmp_path)
+    refused = refusal(f"{server.host}/x@sha256:{hashlib.sha256(page).hexdigest()}", tmp_path)
 
-    assert "the registry's answer is no image" in found.message
+    assert "the registry's answer is no image" in refused.message
 
 
 def test_a_registry_that_nobody_vouches_for_is_not_asked(
@@ -357,8 +357,8 @@ def test_a_registry_that_nobody_vouches_for_is_not_asked(
     ],
 )
 def test_only_what_names_a_registry_is_a_reference(text: str, name: str | None) -> None:
-    found = registry.reference(text)
-    assert (found and found.name) == name
+    reference = registry.reference(text)
+    assert (reference and reference.name) == name
 
 
 @pytest.mark.parametrize("host", ["docker.io", "index.docker.io"])
@@ -395,9 +395,9 @@ def test_the_login_for_docker_hub_is_that_of_docker_or_podman(
     (tmp_path / "auth.json").write_text(json.dumps({place: known[place]}))
     monkeypatch.setenv("REGISTRY_AUTH_FILE", str(tmp_path / "auth.json"))
     for host in registry.HUBS:
-        found = login(host, "ada/python")
-        assert found
-        assert found.basic == LOGIN
+        credentials = login(host, "ada/python")
+        assert credentials
+        assert credentials.basic == LOGIN
 
 
 @pytest.mark.parametrize(

@@ -280,9 +280,9 @@ def test_a_node_has_its_address_where_ssh_does_not_know_it_by_name(
     )
     monkeypatch.setattr(nodes, "connect", lambda _: SimpleNamespace(access=SimpleNamespace(context="prod")))
     monkeypatch.setattr(cluster_nodes, "fetch", lambda _: there)
-    found = start.from_cluster(Cluster())
-    assert found.hosts == (Entry("gpu-01"), Entry("gpu-11", "10.0.0.2"), Entry("shared"))
-    assert found.context == "prod"
+    hosts = start.from_cluster(Cluster())
+    assert hosts.hosts == (Entry("gpu-01"), Entry("gpu-11", "10.0.0.2"), Entry("shared"))
+    assert hosts.context == "prod"
 
 
 @pytest.mark.parametrize(

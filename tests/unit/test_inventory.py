@@ -210,8 +210,8 @@ groups:
   c: {hosts: [three], driver: {from: nvidia, version: "580"}}
 """,
     )
-    found = [(host.driver, host.driver_from) for host in inventory.hosts]
-    assert found == [("580", "distribution"), ("auto", "distribution"), ("580", "nvidia")]
+    drivers = [(host.driver, host.driver_from) for host in inventory.hosts]
+    assert drivers == [("580", "distribution"), ("auto", "distribution"), ("580", "nvidia")]
 
 
 def test_expected_gpus_are_a_number_or_number_and_model(tmp_path):
@@ -374,8 +374,8 @@ def test_the_fleet_example_says_what_its_comments_say():
 
 def test_there_is_an_example_for_every_file_in_inventories():
     """A new example is not forgotten by the tests."""
-    found = {file.name for file in (ROOT / "inventories").glob("*.yaml")}
-    assert found == {"single-host.yaml", "fleet.yaml", "local.yaml", "airgap.yaml"}
+    names = {file.name for file in (ROOT / "inventories").glob("*.yaml")}
+    assert names == {"single-host.yaml", "fleet.yaml", "local.yaml", "airgap.yaml"}
 
 
 def test_a_thousand_written_out_hosts_with_mistakes_are_all_reported(tmp_path):

@@ -18,11 +18,11 @@ VARIABLES = schema()["properties"]["defaults"]["properties"]
 
 def keys(part: dict[str, Any], prefix: str = "") -> set[str]:
     """Every key below a part of the schema, dotted."""
-    found = set()
+    names = set()
     for name, inner in part.get("properties", {}).items():
         whole = schema()["$defs"][inner["$ref"].rsplit("/", 1)[1]] if "$ref" in inner else inner
-        found |= {prefix + name, *keys(whole, f"{prefix}{name}.")}
-    return found
+        names |= {prefix + name, *keys(whole, f"{prefix}{name}.")}
+    return names
 
 
 def test_the_schema_is_valid_itself():

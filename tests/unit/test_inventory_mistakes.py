@@ -42,8 +42,8 @@ def test_a_file_of_a_newer_format_is_refused_by_that_alone(tmp_path: Path) -> No
 
 def test_mistakes_of_any_number_and_length_are_reported_in_lines_that_can_be_read(tmp_path: Path) -> None:
     """Only the first unknown keys get advice: to look for it takes longer than all else."""
-    found = mistakes(tmp_path, HOSTS + "".join(f"grups{number}: 1\n" for number in range(60)))
-    assert [number for number, mistake in enumerate(found) if "did you mean `groups`?" not in mistake] == [
+    messages = mistakes(tmp_path, HOSTS + "".join(f"grups{number}: 1\n" for number in range(60)))
+    assert [number for number, mistake in enumerate(messages) if "did you mean `groups`?" not in mistake] == [
         *range(50, 60)
     ]
     (long,) = mistakes(tmp_path, f"defaults: {{sudo: {'x' * 10_000}}}\n{HOSTS}")
@@ -98,7 +98,7 @@ def test_aliases_of_aliases_end_in_time(tmp_path):
 
 def test_mistakes_beside_each_other_are_reported_in_one_round(tmp_path):
     """A layout that breaks the form hides none of another model, and a version of an installer not its missing file."""
-    found = mistakes(
+    messages = mistakes(
         tmp_path,
         """
 groups:
@@ -106,7 +106,7 @@ groups:
   h: {hosts: [b], driver: {from: run, version: "580", file: no.run}}
 """,
     )
-    assert [mistake.split(": ")[1] for mistake in found] == [
+    assert [mistake.split(": ")[1] for mistake in messages] == [
         "groups.g.mig.A100-SXM4-80GB",
         "groups.g.mig.H100[0]",
         "groups.g.mig.A30",
@@ -120,7 +120,7 @@ def test_files_that_are_named_must_be_there(tmp_path):
     """Missing, wrong and swapped key files are found before anything is contacted."""
     (tmp_path / "private.asc").write_text("-----BEGIN PGP PRIVATE KEY BLOCK-----\n")
     (tmp_path / "binary.gpg").write_bytes(b"\x99\x01\x0d\x04")
-    found = mistakes(
+    messages = mistakes(
         tmp_path,
         """
 cluster: {kubeconfig: none, plugin: {archive: image.tar}}
@@ -133,7 +133,7 @@ groups:
   g: {hosts: ["a[1:3]"], ssh: {key: .}}
 """,
     )
-    assert found == [
+    assert messages == [
         f"2:23: cluster.kubeconfig: no such file: {tmp_path}/none",
         f"2:47: cluster.plugin.archive: no such file: {tmp_path}/image.tar; `gpunode plugin image` writes one",
         "4:14: defaults.ssh.key: id.pub is the public key; name the private key's file: id",
@@ -153,8 +153,8 @@ def test_a_configuration_that_the_plugin_could_not_use_is_a_mistake_of_the_inven
     file = tmp_path / "plugin.yaml"
     if text is not None:
         file.write_text(text)
-    found = mistakes(tmp_path, HOSTS + "cluster: {plugin: {image: a, config: plugin.yaml}}\n")
-    assert found == [f"4:38: cluster.plugin.config: {line.format(file=file)}" for line in said]
+    messages = mistakes(tmp_path, HOSTS + "cluster: {plugin: {image: a, config: plugin.yaml}}\n")
+    assert messages == [f"4:38: cluster.plugin.config: {line.format(file=file)}" for line in said]
 
 
 def test_a_port_that_the_plugins_pods_use_is_a_mistake_of_the_inventory(tmp_path):
@@ -173,16 +173,16 @@ def test_a_port_that_the_plugins_pods_use_is_a_mistake_of_the_inventory(tmp_path
 
 def test_a_password_in_a_repository_address_is_refused_and_not_repeated(tmp_path):
     """The address lands in a file that everybody on the host can read."""
-    (found,) = mistakes(
+    (message,) = mistakes(
         tmp_path, HOSTS + '    repositories: {driver: {uri: "https://u:hush@m/x", key: k}}\n'
     )[:1]
-    assert "user:password@" in found
-    assert "hush" not in found
+    assert "user:password@" in message
+    assert "hush" not in message
 
 
 def test_every_mistake_is_reported_at_once_in_the_order_of_the_file(tmp_path):
     """Syntax-free files never need a second round: schema, files and contradictions come together."""
-    found = mistakes(
+    messages = mistakes(
         tmp_path,
         """
 cluster: {contxt: prod, kubeconfig: gone}
@@ -193,7 +193,7 @@ groups:
   c: {hosts: [one], labels: {x: "z"}}
 """,
     )
-    places = [line.split(": ")[:2] for line in found]
+    places = [line.split(": ")[:2] for line in messages]
     assert places == [
         ["2:11", "cluster.contxt"],
         ["2:37", "cluster.kubeconfig"],
@@ -293,7 +293,7 @@ CHOICE = "nvidia.com/device-plugin.config"
 def test_a_label_that_names_no_configuration_is_a_mistake(tmp_path, label, told):
     """Its node's plugin would pass over it and stay as it was; said once, where it is written."""
     (tmp_path / "good.yaml").write_text("version: v1\n")
-    (found,) = mistakes(
+    (message,) = mistakes(
         tmp_path,
         f"""
 cluster: {{plugin: {{image: a, configs: {{default: good.yaml, mps: good.yaml}}}}}}
@@ -304,7 +304,7 @@ groups:
 """,
     )
     place = "groups.gpu.labels"
-    assert f'6:47: {place}["{CHOICE}"]: {told}' in found
+    assert f'6:47: {place}["{CHOICE}"]: {told}' in message
 
 
 def test_configurations_without_a_name_and_without_text_are_mistakes(tmp_path):
@@ -352,12 +352,12 @@ def test_each_of_several_configurations_is_looked_at(tmp_path, plugin, told):
         "other-cdi": cdi % "/run/cdi",
     }.items():
         (tmp_path / f"{name}.yaml").write_text(text)
-    (found,) = mistakes(tmp_path, HOSTS + f"cluster: {{plugin: {{image: a, {plugin}}}}}\n")
-    assert told in found
+    (message,) = mistakes(tmp_path, HOSTS + f"cluster: {{plugin: {{image: a, {plugin}}}}}\n")
+    assert told in message
 
 
 @tables.rows("taints")
 def test_a_taint_that_cannot_be_set_is_named(tmp_path: Path, taints: str, problem: str) -> None:
-    (found,) = mistakes(tmp_path, f"defaults: {{taints: {taints}}}\n{HOSTS}")
-    assert "defaults.taints" in found
-    assert problem in found
+    (message,) = mistakes(tmp_path, f"defaults: {{taints: {taints}}}\n{HOSTS}")
+    assert "defaults.taints" in message
+    assert problem in message

@@ -79,12 +79,12 @@ def test_mistakes_are_those_of_the_library() -> None:
             )
             for each in LIBRARY.iter_errors(data)
         ]
-        found = [
+        messages = [
             (list(each.where), each.rule, each.value, each.schema, each.named)
             for each in mistakes(data, schema())
         ]
-        assert sorted(map(text, found)) == sorted({text(each) for each in expected}), data
-        seen |= {each[1] for each in found}
+        assert sorted(map(text, messages)) == sorted({text(each) for each in expected}), data
+        seen |= {each[1] for each in messages}
     assert seen == RULES.keys() | {"additionalProperties"}
 
 

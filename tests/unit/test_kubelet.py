@@ -96,9 +96,9 @@ def test_a_quote_that_is_not_closed_is_found(text: str, line: int) -> None:
 def test_what_systemds_read_differently_or_no_gate_can_be_set_in_is_refused(text: str, problem: str) -> None:
     """Rather than to change a line that means another thing than it seems to."""
     seen = cases.facts("legacy", {"files": {"/etc/default/kubelet": text}})
-    found = places.read(seen).problem
-    assert (found or "").startswith(f"/etc/default/kubelet:{problem}" if problem else "")
-    assert bool(found) == bool(problem)
+    refusal = places.read(seen).problem
+    assert (refusal or "").startswith(f"/etc/default/kubelet:{problem}" if problem else "")
+    assert bool(refusal) == bool(problem)
 
 
 def test_gates_of_arguments() -> None:

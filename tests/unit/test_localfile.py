@@ -79,5 +79,5 @@ def test_what_a_shell_pipes_is_read_to_its_end(tmp_path: Path) -> None:
     code = "import sys; from pathlib import Path; from gpunode.local import files as localfile; print(len(localfile.read(Path(sys.argv[1]))))"
     read = f"'{sys.executable}' -c '{code}'"
     script = f"{read} <(sleep 0.1; head -c 200000 /dev/zero); head -c 70000 /dev/zero | {read} /dev/stdin; {read} /dev/stdin </dev/null"
-    found = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True)
-    assert found.stdout.split() == ["200000", "70000", "0"]
+    result = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True)
+    assert result.stdout.split() == ["200000", "70000", "0"]

@@ -1,4 +1,4 @@
-"""Names say what they hold: some that fit everything are in no module of the product."""
+"""Names say what they hold: some that fit everything are in no module."""
 
 from __future__ import annotations
 
@@ -7,33 +7,46 @@ from pathlib import Path
 
 import pytest
 
-GPUNODE = Path(__file__).parents[2] / "gpunode"
-VALUES = {"one", "found", "wish", "wished", "tell", "told"}  # `one` of what?
-FUNCTIONS = {*VALUES, "made", "given", "aimed"}
+ROOT = Path(__file__).parents[2]
+VALUES = {"one", "found"}  # `one` of what?
+PRODUCT = {*VALUES, "wish", "wished", "tell", "told"}
+FUNCTIONS = {"made", "given", "aimed"}
 
 
-def names(tree: ast.AST) -> dict[str, int]:
-    """Forbidden variables, parameters and functions, each with a line."""
+def names(tree: ast.AST, values: set[str], functions: set[str]) -> dict[str, int]:
+    """Forbidden variables, parameters, fields and functions, each with a line."""
     return {
         name: getattr(node, "lineno", 0)
         for node in ast.walk(tree)
         for name, forbidden in (
-            (getattr(node, "id", None), VALUES),  # ast.Name
-            (getattr(node, "arg", None), VALUES),  # of a function, or of a call
-            (getattr(node, "name", None), FUNCTIONS),  # def, class, `as` of an exception or a pattern
+            (getattr(node, "id", None), values),  # ast.Name
+            (
+                node.attr if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store) else "",
+                values,
+            ),
+            (getattr(node, "arg", None), values),  # of a function, or of a call
+            (getattr(node, "asname", None), values),  # of an import
+            (
+                getattr(node, "name", None),
+                values | functions,
+            ),  # def, class, `as` of an exception or a pattern
         )
         if name and name.lstrip("_") in forbidden
     }
 
 
-@pytest.mark.parametrize(
-    "room", sorted(path.name for path in GPUNODE.iterdir() if path.name != "__pycache__")
-)
+ROOMS = sorted(f"gpunode/{path.name}" for path in (ROOT / "gpunode").iterdir() if path.name != "__pycache__")
+
+
+@pytest.mark.parametrize("room", ["bench", "tests", *ROOMS])
 def test_no_name_fits_everything(room: str) -> None:
-    paths = [GPUNODE / room] if room.endswith(".py") else (GPUNODE / room).rglob("*.py")
+    product = room.startswith("gpunode")
+    paths = [ROOT / room] if room.endswith(".py") else (ROOT / room).rglob("*.py")
     seen = {
-        str(path.relative_to(GPUNODE)): names(ast.parse(path.read_text()))
+        str(path.relative_to(ROOT)): names(
+            ast.parse(path.read_text()), PRODUCT if product else VALUES, FUNCTIONS if product else set()
+        )
         for path in paths
         if "_pb2" not in path.name
     }
-    assert {path: found for path, found in seen.items() if found} == {}
+    assert {path: bad for path, bad in seen.items() if bad} == {}

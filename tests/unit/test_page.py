@@ -59,7 +59,7 @@ class Tree(HTMLParser):
 @pytest.fixture
 def page(tmp_path: Path) -> Page:
     """A plan of four hosts: two that change alike, one that is right, one that is refused with words that are not nice."""
-    found = Page(make(json=True, quiet=True), tmp_path / "report.html", "gpunode plan · inventory.yaml")
+    written = Page(make(json=True, quiet=True), tmp_path / "report.html", "gpunode plan · inventory.yaml")
     hosts = [Host(name, Ssh(name)) for name in ("gpu-1", "gpu-2", "gpu-3", "gpu-4")]
     write = WriteFile("/etc/docker/daemon.json", '{"a": "<b>"}\n', "pods get GPUs", before="{}\n")
     steps = (StepPlan("docker", (write, Service("docker.service", "it reads it", restart=True))),)
@@ -69,15 +69,15 @@ def page(tmp_path: Path) -> Page:
         Outcome("gpu-3", "right", facts),
         Outcome("gpu-4", "refused", problem=Problem("", EVIL, fix="Do <i>this</i>.")),
     ]
-    with found.live(hosts):
+    with written.live(hosts):
         for outcome in outcomes:
-            found.event(Event("stage", outcome.host, "reading <facts>"))
-            found.outcome(outcome)
-    found.plans(outcomes)
-    found.cluster("prod", [Difference(Title("DaemonSet", "y", "x"), "changed", ("-a: <b>", "+a: <c>"))])
-    found.problem(Problem("", "no <answer>", fix="Try again."))
-    found.summary(outcomes, cluster=1)
-    return found
+            written.event(Event("stage", outcome.host, "reading <facts>"))
+            written.outcome(outcome)
+    written.plans(outcomes)
+    written.cluster("prod", [Difference(Title("DaemonSet", "y", "x"), "changed", ("-a: <b>", "+a: <c>"))])
+    written.problem(Problem("", "no <answer>", fix="Try again."))
+    written.summary(outcomes, cluster=1)
+    return written
 
 
 def test_a_page_is_one_wellformed_file_that_needs_nothing_from_elsewhere(page: Page) -> None:

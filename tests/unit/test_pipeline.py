@@ -161,8 +161,8 @@ def test_where_a_daemon_reload_takes_gpus_every_service_change_is_one_that_ends_
         loses = inside in users
         assert {change.loses for change in changed} == {loses}
         assert all(change.ends == ends and (change.note == pipeline.LOSES) == loses for change in changed)
-        found = impact.disturbance_of(changed)
-        assert (found.devices, found.ends_gpu_work) == (loses, loses)
+        disturbance = impact.disturbance_of(changed)
+        assert (disturbance.devices, disturbance.ends_gpu_work) == (loses, loses)
 
 
 @pytest.mark.parametrize("name", [cdi.DEV_CHAR_FILE, cdi.FILE])
@@ -186,6 +186,6 @@ def test_a_specification_that_cannot_be_read_is_not_called_missing() -> None:
         ({**there, **right}, ""),
     ):
         seen = cases.facts("modern", {"library_version": "580.1.2", "files": files, "gpus": []})
-        found = cdi.problem(seen)
-        assert found.startswith(wrong)
-        assert bool(found) == bool(wrong)
+        problem = cdi.problem(seen)
+        assert problem.startswith(wrong)
+        assert bool(problem) == bool(wrong)

@@ -159,8 +159,8 @@ def test_a_plan_is_bound_to_inventory_version_and_cluster(inventory: Path) -> No
         Difference(Title("Pod", f"plugin-{name}", "gpunode"), "replaced", node="a1") for name in ("x", "y")
     ]
     after = plan(inventory, SAME, cluster=[LABEL, more, pods[0]])
-    found = plan_file.compare(replace(before, version="0.0.1"), after)
-    assert [problem.code for problem in found] == ["version", "inventory", "cluster", "cluster"]
+    differences = plan_file.compare(replace(before, version="0.0.1"), after)
+    assert [problem.code for problem in differences] == ["version", "inventory", "cluster", "cluster"]
     again = replace(after, cluster=plan(inventory, SAME, cluster=[LABEL, more, pods[1]]).cluster)
     assert plan_file.compare(after, again) == []
 

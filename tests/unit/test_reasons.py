@@ -57,9 +57,9 @@ def test_an_archives_signed_modules_need_no_headers() -> None:
         "kernel": "6.8.0-87-generic",
         "files": {"/etc/apt/sources.list": "deb http://archive.example/ubuntu noble restricted multiverse\n"},
     }
-    found = choices("modern", {"driver_from": "distribution", "driver": "580"}, ubuntu)
+    chosen = choices("modern", {"driver_from": "distribution", "driver": "580"}, ubuntu)
     assert {
-        choice.code: choice.why for choice in found if choice.code in ("branch", "modules", "headers")
+        choice.code: choice.why for choice in chosen if choice.code in ("branch", "modules", "headers")
     } == {
         "branch": "the inventory asks for Ubuntu's own driver, branch 580",
         "modules": "Both module kinds drive all GPUs; gpunode takes the open ones; "
@@ -81,8 +81,8 @@ def test_each_choice_has_what_decided_it(
     base: str, wishes: dict[str, Any], over: dict[str, Any], code: str, chosen: str, why: str
 ) -> None:
     """The inventory, what is installed, or the tables."""
-    (found,) = [choice for choice in choices(base, wishes, over) if choice.code == code]
-    assert (found.chosen, found.why) == (chosen, why)
+    (decided,) = [choice for choice in choices(base, wishes, over) if choice.code == code]
+    assert (decided.chosen, decided.why) == (chosen, why)
 
 
 def test_a_host_that_is_refused_has_the_choices_before_that() -> None:

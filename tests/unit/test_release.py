@@ -51,8 +51,8 @@ def run(*words: str, cwd: Path) -> str:
 
 
 def wheel(dist: Path) -> Path:
-    (found,) = dist.glob("*.whl")
-    return found
+    (path,) = dist.glob("*.whl")
+    return path
 
 
 def test_every_file_has_its_hash(dist: Path) -> None:
@@ -142,8 +142,8 @@ def test_a_bill_of_materials_has_every_locked_version(dist: Path, bom: str, lock
     """CycloneDX, with the hashes of the lock."""
     content = json.loads((dist / bom).read_text())
     assert content["bomFormat"] == "CycloneDX"
-    found = {f"{component['name']}=={component['version']}" for component in content["components"]}
-    assert found == pins(lock)
+    components = {f"{component['name']}=={component['version']}" for component in content["components"]}
+    assert components == pins(lock)
     assert all(component["externalReferences"][0]["hashes"] for component in content["components"])
 
 

@@ -745,7 +745,7 @@ XORG = GpuUser(900, "Xorg")
 
 
 @pytest.mark.parametrize(
-    ("found", "words", "names"),
+    ("disturbed", "words", "names"),
     [
         (Disturbed(Disturbance(), pods={}), "nobody", ""),
         (
@@ -820,36 +820,36 @@ XORG = GpuUser(900, "Xorg")
     ],
 )
 def test_a_plan_says_what_it_disturbs(
-    found: Disturbed, words: str, names: str, capsys: pytest.CaptureFixture[str]
+    disturbed: Disturbed, words: str, names: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Its kinds with the host, whose work it is once for all. One host has no order."""
     step = StepPlan("docker", (Service("docker.service", "why", restart=True),))
-    outcome = Outcome("gpu-1", "planned", plan=Plan("gpu-1", (step,)), disturbs=found)
+    outcome = Outcome("gpu-1", "planned", plan=Plan("gpu-1", (step,)), disturbs=disturbed)
     make(json=False, quiet=True).plans([outcome])
     shown = capsys.readouterr().out
     assert f"   disturbs      {words}\n" in shown
     assert (f"gpu-1: {names}\n" in shown) if names else ("\n disturbs" not in shown)
     assert "--batch" not in shown
-    assert ("pods unknown" in shown) == (found.pods is None)
-    assert found.pods is not None or "0 GPU pods" not in shown
+    assert ("pods unknown" in shown) == (disturbed.pods is None)
+    assert disturbed.pods is not None or "0 GPU pods" not in shown
     make(json=False, quiet=True).plans([outcome, replace(outcome, host="gpu-2")])
     assert ("one host at a time per group" in capsys.readouterr().out) == bool(names)
     make(json=True, quiet=True).plans([outcome])
     line = json.loads(capsys.readouterr().out)["disturbs"]
-    assert line["restarts"] == list(found.what.restarts)
-    assert (line["anybody"], line["work"]) == (found.anybody, found.work)
+    assert line["restarts"] == list(disturbed.what.restarts)
+    assert (line["anybody"], line["work"]) == (disturbed.anybody, disturbed.work)
     assert line["pods"] == (
         None
-        if found.pods is None
+        if disturbed.pods is None
         else [
             {
                 "name": name,
                 "gpus": asks.get(GPU, 0),
                 "asks": asks,
-                "standstill": found.standstill.get(name, ""),
+                "standstill": disturbed.standstill.get(name, ""),
                 "on": [],
             }
-            for name, asks in found.pods.items()
+            for name, asks in disturbed.pods.items()
         ]
     )
 
@@ -865,9 +865,9 @@ def test_a_plan_names_the_reload_that_is_tried_first(
     reload: bool, name: str, words: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A reboot only for users of the GPUs that make way is none, as long as nothing else holds one."""
-    found = Disturbed(Disturbance(reboot=True), "wait", 1800, {}, reload=reload)
+    disturbed = Disturbed(Disturbance(reboot=True), "wait", 1800, {}, reload=reload)
     plan = Plan("gpu-1", (StepPlan("reboot", (Reboot("why"),)),))
-    outcome = Outcome("gpu-1", "planned", plan=plan, disturbs=found)
+    outcome = Outcome("gpu-1", "planned", plan=plan, disturbs=disturbed)
     make(json=False, quiet=True).plans([outcome])
     assert f"   {name:<11} ! {words}\n" in capsys.readouterr().out
     make(json=True, quiet=True).plans([outcome])
@@ -914,8 +914,8 @@ def test_a_quiet_report_has_no_plan_that_nobody_is_asked_about(
     report.rows("gate", ("gate",), [("./check",)])
     report.rows("verified", ("host", "result"), [("a", "verified")])
     told = capsys.readouterr().out
-    found = [word in told for word in ("/etc/x", "cluster  prod", "batches", "./check")]
-    assert found == [shown] * 4
+    printed = [word in told for word in ("/etc/x", "cluster  prod", "batches", "./check")]
+    assert printed == [shown] * 4
     assert "✗ refused  no\n" in told
     assert "Do so." in told
     assert "verified" in told

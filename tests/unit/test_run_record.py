@@ -31,20 +31,20 @@ def test_what_was_written_is_read(tmp_path: Path) -> None:
     run.host("b", "failed", "it broke")
     run.host("d", "in use")
 
-    found = history.read(run.path)
+    recorded = history.read(run.path)
 
-    assert {name: (host.state, host.why) for name, host in found.hosts.items()} == {
+    assert {name: (host.state, host.why) for name, host in recorded.hosts.items()} == {
         "a": ("proven", ""),
         "b": ("failed", "it broke"),
         "c": ("waiting", ""),
         "d": ("in use", ""),
     }
-    assert (found.not_done, found.in_state("failed"), found.options) == (
+    assert (recorded.not_done, recorded.in_state("failed"), recorded.options) == (
         ("b", "c"),
         ("b",),
         record.RunOptions(batch="2"),
     )
-    assert not found.ended
+    assert not recorded.ended
     run.end()
     assert history.read(run.path).ended
 
@@ -122,9 +122,9 @@ def test_the_last_run_is_that_of_the_same_inventory(tmp_path: Path) -> None:
     (runs / "99999999T000000Z-0001.jsonl").write_text(
         json.dumps({"format": 1, "hosts": [], "inventory": "/other"}) + "\n"
     )
-    found = history.last_run(tmp_path / "inventory.yaml", folder=runs)
-    assert found is not None
-    assert found.id == mine.id
+    record = history.last_run(tmp_path / "inventory.yaml", folder=runs)
+    assert record is not None
+    assert record.id == mine.id
     assert history.last_run(tmp_path / "none.yaml", folder=runs) is None
 
 
@@ -210,9 +210,9 @@ def test_the_last_run_is_the_last_though_the_clock_was_set_back(
         monkeypatch.setattr(record, "time", Mock(wraps=time, time=lambda now=now: now))
         run = begun(tmp_path, "a")
         assert run.id.startswith(expected)
-        found = history.last_run(tmp_path / "inventory.yaml", folder=tmp_path / "runs")
-        assert found is not None
-        assert found.id == run.id
+        last = history.last_run(tmp_path / "inventory.yaml", folder=tmp_path / "runs")
+        assert last is not None
+        assert last.id == run.id
 
 
 def test_a_run_is_gone_on_with_as_it_was_begun() -> None:

@@ -47,8 +47,8 @@ REPLACED = ("default_runtime_name", "runtime_type", "runtime_engine", "binarynam
 
 def _texts(kind: str) -> list[Any]:
     """Of real files, by the names of their cases, then small ones."""
-    found: list[dict[str, Any]] = cases.read(f"runtime-files/{kind}.yaml")
-    real = [case for case in found if case["text"] is not None and "refused" not in case]
+    files: list[dict[str, Any]] = cases.read(f"runtime-files/{kind}.yaml")
+    real = [case for case in files if case["text"] is not None and "refused" not in case]
     return [*(pytest.param(case["text"], id=cases.ids(case)) for case in real), *SMALL[kind]]
 
 
@@ -87,9 +87,9 @@ def test_a_daemon_json_gains_the_runtime_and_keeps_all_else(text: str) -> None:
 
 def test_every_file_has_its_origin() -> None:
     """At least sixty, each with a name of its own."""
-    found = [(k, c) for k in ("containerd", "docker") for c in cases.read(f"runtime-files/{k}.yaml")]
-    assert len({(kind, case["name"]) for kind, case in found}) == len(found) >= 60
-    assert all(case["origin"] for _, case in found)
+    files = [(k, c) for k in ("containerd", "docker") for c in cases.read(f"runtime-files/{k}.yaml")]
+    assert len({(kind, case["name"]) for kind, case in files}) == len(files) >= 60
+    assert all(case["origin"] for _, case in files)
 
 
 @pytest.mark.parametrize(

@@ -81,26 +81,26 @@ WANTED = plan.Access("10.96.0.7", "aliyun.com/gpu-mem", SECRET)
 def files(**contents: str) -> dict[str, File]:
     """Facts of a host with a manifest and other files, `config` at /etc/kubernetes/own.yaml."""
     paths = {"manifest": MANIFEST, "config": "/etc/kubernetes/own.yaml"}
-    found = {path: File(path, exists=False) for path in plan.FILES}
-    return found | {
+    probed = {path: File(path, exists=False) for path in plan.FILES}
+    return probed | {
         paths[name]: File(paths[name], exists=True, content=text) for name, text in contents.items()
     }
 
 
 def after(before: dict[str, File], changes: tuple[Change, ...]) -> dict[str, File]:
     """The facts once these changes were made."""
-    found = dict(before)
+    contents = dict(before)
     for change in changes:
         if isinstance(change, WriteFile):
-            assert found[change.path].content == change.before
-            found[change.path] = File(change.path, exists=True, content=change.content)
+            assert contents[change.path].content == change.before
+            contents[change.path] = File(change.path, exists=True, content=change.content)
         elif isinstance(change, RemoveFile):
-            found[change.path] = File(change.path, exists=False)
-    return found
+            contents[change.path] = File(change.path, exists=False)
+    return contents
 
 
-def content(found: dict[str, File], path: str) -> str:
-    text = found[path].content
+def content(files: dict[str, File], path: str) -> str:
+    text = files[path].content
     assert text is not None
     return text
 

@@ -73,14 +73,14 @@ def test_a_scheduler_that_does_not_come_back_is_put_back(
 def test_every_scheduler_of_the_cluster_is_known() -> None:
     """By their pods, and by the labels of the control plane's nodes: one that was not inspected may ask the extender."""
     label = {"node-role.kubernetes.io/control-plane": ""}
-    found = {
+    schedulers = {
         "Pod": [{"spec": {"nodeName": "cp-1"}}, {"spec": {}}],
         "Node": [
             {"metadata": {"name": "cp-3", "labels": label}},
             {"metadata": {"name": "gpu-1", "labels": {}}},
         ],
     }
-    api: Any = SimpleNamespace(find=lambda kind, *_, **__: (found[kind], ""))
+    api: Any = SimpleNamespace(find=lambda kind, *_, **__: (schedulers[kind], ""))
     assert control_plane.schedulers(api) == {"cp-1", "cp-3"}
 
 
@@ -157,7 +157,7 @@ def test_where_no_host_has_a_scheduler_it_is_said_whether_one_could(
 
 
 @pytest.mark.parametrize(
-    ("found", "repair", "total"),
+    ("mismatches", "repair", "total"),
     [
         ([], False, "nothing is wrong; 1 of 4 nodes compared with their kubelets"),
         (
@@ -178,7 +178,7 @@ def test_where_no_host_has_a_scheduler_it_is_said_whether_one_could(
     ],
 )
 def test_fsck_says_why_nodes_are_not_compared_and_what_repair_can_do(
-    monkeypatch: pytest.MonkeyPatch, found: list[Mismatch], repair: bool, total: str
+    monkeypatch: pytest.MonkeyPatch, mismatches: list[Mismatch], repair: bool, total: str
 ) -> None:
     """One kubelet has a record, one has none, a host is no node, and a node is of no host."""
     seen, totals = [], []
@@ -205,7 +205,7 @@ def test_fsck_says_why_nodes_are_not_compared_and_what_repair_can_do(
     monkeypatch.setattr(shares, "_state", lambda _: (there, []))
     monkeypatch.setattr(shares, "_repair", lambda *_: True)
     monkeypatch.setattr(shares, "confirm", lambda *_, **__: None)
-    monkeypatch.setattr(shares.allocations, "find_mismatches", lambda *_: tuple(found))
+    monkeypatch.setattr(shares.allocations, "find_mismatches", lambda *_: tuple(mismatches))
     monkeypatch.setattr(strays, "note", lambda *_: None)
     monkeypatch.setattr(shares.other_owners, "list_others", lambda _: ())
     session: Any = SimpleNamespace(inventory=Inventory("", (), Cluster(share=Share())), reporter=reporter)
@@ -302,18 +302,18 @@ def test_inspect_asks_plugins_where_no_host_answers_and_keeps_to_the_limit(
             NodeUsage(name, (Gpu(f"GPU-{name}-0", "0", "A100", 1, users=(user,)),)) for name in asked[-1]
         )
 
-    found: list[Any] = []
+    printed: list[Any] = []
     placed = (SimpleNamespace(node=SimpleNamespace(name="n1"), facts=None),)
     monkeypatch.setattr(shares.nodes, "connect", lambda _: None)
     monkeypatch.setattr(shares, "_read_allocations", lambda *_: ({"n1": Real(())}, placed))
     monkeypatch.setattr(shares, "_state", lambda _: (there, [pod("a", 4, on="n2")]))
     monkeypatch.setattr(shares, "read_usage", usage)
-    monkeypatch.setattr(shares, "show", lambda rows, *_, **__: found.extend(rows))
+    monkeypatch.setattr(shares, "show", lambda rows, *_, **__: printed.extend(rows))
     session: Any = SimpleNamespace(
         inventory=Inventory("", (), Cluster()), reporter=SimpleNamespace(note=None)
     )
     shares.inspect(session, details=False, selected=selected)
-    used = [(result.node, result.gpu, result.used) for result in found]
+    used = [(result.node, result.gpu, result.used) for result in printed]
     assert used == [("n1", "0", 0)] + ([] if selected else [("n2", "0", 4)])
     assert asked == ([] if selected else [["n2"]])
 

@@ -310,8 +310,8 @@ def test_a_kubelet_that_does_not_report_leaves_it_open_whether_a_pod_runs(
     cluster: Cluster, standstill: str
 ) -> None:
     """Its node is not Ready, or it has not reported since the host's boot: the pod counts as working."""
-    found: tuple[Work, ...] = drain.work_on(cast("Api", cluster), "n", "b1")
-    assert [pod.standstill for pod in found] == [standstill]
+    work: tuple[Work, ...] = drain.work_on(cast("Api", cluster), "n", "b1")
+    assert [pod.standstill for pod in work] == [standstill]
 
 
 @pytest.mark.parametrize(

@@ -129,9 +129,9 @@ def test_promises_stand_beside_what_the_kubelet_allocated(capsys: pytest.Capture
     first = capsys.readouterr().out.splitlines()[1]
     assert first.split()[-4:] == ["9/16", "4", "ok", "a/x"]
     Lines(quiet=False).rows("gpu", COLUMNS, rows)
-    found = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     keys = ("promised", "units", "allocated")
-    assert [[each[key] for key in keys] for each in found] == [[9, 16, 4], [None, None, None]]
+    assert [[each[key] for key in keys] for each in lines] == [[9, 16, 4], [None, None, None]]
 
 
 @pytest.mark.parametrize(
@@ -155,8 +155,8 @@ def test_without_the_extender_a_pod_was_promised_what_it_has(
     overlook.show_status(session, selected=False, hosts=False)  # type: ignore[arg-type]
     (shown,) = reporter.rows.call_args.args[2]
     assert shown[COLUMNS.index("promised")] == promised
-    *found, scope = (call.args[0] for call in reporter.note.call_args_list)
-    assert [text.rpartition(":")[0] for text in found] == noted
+    *notes, scope = (call.args[0] for call in reporter.note.call_args_list)
+    assert [text.rpartition(":")[0] for text in notes] == noted
     assert scope == "Device plugins report this. `gpunode verify` checks whether new pods get a GPU."
 
 
@@ -175,9 +175,9 @@ def test_pods_whose_gpu_is_not_the_promised_one_are_named(
 ) -> None:
     node = NodeUsage("n", tuple(using(index, *used.get(index, ())) for index in "01"))
     rows = {("n", gpu): sharing(gpu, *uses) for gpu, uses in promised.items()}
-    found = list(find_differences(node, MEM, rows))
-    assert len(found) == len(words)
-    for each, expected in zip(found, words, strict=True):
+    differences = list(find_differences(node, MEM, rows))
+    assert len(differences) == len(words)
+    for each, expected in zip(differences, words, strict=True):
         assert expected in each
         assert "gpunode share fsck" in each
 
@@ -220,14 +220,14 @@ def test_what_is_free_of_shared_gpus_is_counted_in_shares() -> None:
         for name, some in offers.items()
     ]
     gpus = {"slices": (BUSY, BUSY), "memory": (BUSY,), "whole": (BUSY,), "mig": (BUSY, BUSY)}
-    found = [NodeUsage(name, gpu) for name, gpu in gpus.items()]
-    found.append(NodeUsage("silent", reason=Problem("no-plugin", "not there")))
+    usages = [NodeUsage(name, gpu) for name, gpu in gpus.items()]
+    usages.append(NodeUsage("silent", reason=Problem("no-plugin", "not there")))
     slices = pod("s", on="slices")
     slices["spec"]["containers"] = [{"name": "c", "resources": {"limits": {"nvidia.com/gpu": "2"}}}]
     running = [slices, pod("m", 4, 8, on="memory"), pod("over", 4, on="memory", phase="Succeeded")]
-    parts = shares(found, there, running, MEM)
+    parts = shares(usages, there, running, MEM)
     assert parts == {"nvidia.com/gpu": [6, 8], MEM: [4, 16], "nvidia.com/mig-1g.10gb": [7, 7]}
-    assert sentence(totals(found[:2]), {MEM: [4, 16]}) == (
+    assert sentence(totals(usages[:2]), {MEM: [4, 16]}) == (
         "3 GPUs on 2 nodes: 3 in use, 0 free; shares free: 4 of 16 aliyun.com/gpu-mem"
     )
 
@@ -248,11 +248,11 @@ def test_a_plugin_newer_than_this_gpunode_is_not_to_be_replaced() -> None:
     plugin["status"]["containerStatuses"] = [{"state": {"running": {}}}]
     api = mock.Mock()
     api.health.return_value = (200, '{"version": 3, "gpus": []}')
-    (found,) = of_cluster(api, "gpunode", [there], [plugin])
-    assert found.reason is not None
-    assert found.reason.code == "plugin-newer"
-    assert "version 3" in str(found.reason.what)
-    assert str(found.reason.fix) == "Update gpunode on this computer."
+    (state,) = of_cluster(api, "gpunode", [there], [plugin])
+    assert state.reason is not None
+    assert state.reason.code == "plugin-newer"
+    assert "version 3" in str(state.reason.what)
+    assert str(state.reason.fix) == "Update gpunode on this computer."
 
 
 @pytest.mark.parametrize("ready", [False, True])
@@ -265,28 +265,28 @@ def test_a_plugin_that_finds_no_gpu_as_its_container_got_none_leaves_them_unknow
     api = mock.Mock()
     api.health.return_value = (200, '{"version": 2, "gpus": []}')
     api.log.return_value = f"T INFO {status.MARK} {status.dumps(seen)}\n"
-    (found,) = of_cluster(api, "gpunode", [there], [plugin])
-    assert (found.gpus, found.reason is None) == ((), ready)
-    if found.reason is not None:
-        assert str(found.reason.what) == "the plugin is not ready: NVML: no library"
-    assert totals([found])["unknown"] == int(not ready)
+    (state,) = of_cluster(api, "gpunode", [there], [plugin])
+    assert (state.gpus, state.reason is None) == ((), ready)
+    if state.reason is not None:
+        assert str(state.reason.what) == "the plugin is not ready: NVML: no library"
+    assert totals([state])["unknown"] == int(not ready)
 
 
 def test_a_node_without_the_plugin_is_fixed_by_provision() -> None:
     """Its host may lack the driver, too: `plugin deploy` installs none."""
     there, _ = plugin_on_a_node()
-    (found,) = of_cluster(mock.Mock(), "gpunode", [there], [])
-    assert found.reason is not None
-    assert f"`gpunode provision --limit {found.node}`" in str(found.reason.fix)
+    (state,) = of_cluster(mock.Mock(), "gpunode", [there], [])
+    assert state.reason is not None
+    assert f"`gpunode provision --limit {state.node}`" in str(state.reason.fix)
 
 
 def test_a_plugin_of_another_namespace_is_named_with_it() -> None:
     """`-n` of another one: nobody should deploy a second plugin beside it."""
     there, plugin = plugin_on_a_node()
-    (found,) = of_cluster(mock.Mock(), "typo", [there], [plugin])
-    assert found.reason is not None
-    assert (found.reason.code, str(found.reason.what)) == (
+    (state,) = of_cluster(mock.Mock(), "typo", [there], [plugin])
+    assert state.reason is not None
+    assert (state.reason.code, str(state.reason.what)) == (
         "no-plugin",
         "its device plugin is in namespace gpunode, not in typo",
     )
-    assert "-n gpunode" in str(found.reason.fix)
+    assert "-n gpunode" in str(state.reason.fix)

@@ -55,8 +55,8 @@ def test_members_are_those_that_tarfile_wrote(format: int) -> None:
     with tarfile.open(fileobj=io.BytesIO(out.getvalue())) as made:
         expected = [(entry.name, entry.linkname, entry.offset_data, entry.size) for entry in made]
     out.seek(0)
-    found = [(entry.name.rstrip("/"), entry.link, entry.offset, entry.size) for entry in tars.members(out)]
-    assert found == expected
+    entries = [(entry.name.rstrip("/"), entry.link, entry.offset, entry.size) for entry in tars.members(out)]
+    assert entries == expected
 
 
 BAD = {

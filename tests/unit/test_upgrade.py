@@ -17,7 +17,7 @@ MANIFEST = "/etc/kubernetes/manifests/kube-scheduler.yaml"
 OLD = {"kubelet": {"version": "1.9.11"}}
 
 
-def found(base: str, over: dict[str, Any], target: int, **wishes: Any) -> list[str]:
+def breaks(base: str, over: dict[str, Any], target: int, **wishes: Any) -> list[str]:
     """The codes of what would break, each once."""
     host = cases.host("gpu-1", wishes) if wishes else HOST
     if base == MODERN:  # its own file has a mistake
@@ -53,7 +53,7 @@ def test_a_gate_that_is_gone_is_found() -> None:
 
 
 @pytest.mark.parametrize(
-    ("gate", "minor", "found"),
+    ("gate", "minor", "reported"),
     [
         ("DevicePlugins=false", 25, False),
         ("DevicePlugins=false", 26, True),  # locked
@@ -61,9 +61,9 @@ def test_a_gate_that_is_gone_is_found() -> None:
         ("DevicePlugins=true", 28, True),  # gone
     ],
 )
-def test_a_gate_that_gpunode_manages_is_found(gate: str, minor: int, found: bool) -> None:
+def test_a_gate_that_gpunode_manages_is_found(gate: str, minor: int, reported: bool) -> None:
     """Gone, or locked and set to false."""
-    assert ("DevicePlugins" in causes(arguments(f"--feature-gates={gate}"), minor)) == found
+    assert ("DevicePlugins" in causes(arguments(f"--feature-gates={gate}"), minor)) == reported
 
 
 def scheduler(words: str) -> str:
@@ -86,7 +86,7 @@ def test_a_schedulers_configuration_of_an_old_version_is_found() -> None:
 
 @tables.rows("upgrades")
 def test_what_an_upgrade_breaks(base: str, over: dict[str, Any], target: int, codes: list[str]) -> None:
-    assert found(base, over, target) == codes
+    assert breaks(base, over, target) == codes
 
 
 ARGS = "/var/snap/microk8s/current/args/"
@@ -156,5 +156,5 @@ def test_a_cgroup_is_allowed_where_the_distribution_reads_it() -> None:
 def test_a_gate_of_the_inventory_is_found() -> None:
     """It would be written into the upgraded kubelet's files."""
     running = {"kubelet": {"version": "1.26.1"}}
-    assert found(MODERN, running, 28, feature_gates={"DevicePlugins": True}) == ["gate"]
-    assert found(MODERN, running, 27, feature_gates={"DevicePlugins": True}) == []
+    assert breaks(MODERN, running, 28, feature_gates={"DevicePlugins": True}) == ["gate"]
+    assert breaks(MODERN, running, 27, feature_gates={"DevicePlugins": True}) == []

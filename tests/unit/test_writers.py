@@ -80,8 +80,8 @@ def test_a_tool_is_known_by_what_it_leaves(path: str, text: str, code: str) -> N
 def test_no_mark_is_looked_for_across_blank_lines() -> None:
     """Else a file of blank lines is read once for each of them."""
     marks = [mark["text"] for mark in table(writers.__package__, writers.TABLE)["marks"] if "text" in mark]
-    found = [re.search(mark, f"\n\n{text}", re.MULTILINE) for mark in marks for _, text, _ in WRITTEN]
-    assert [match[0] for match in found if match and match[0].startswith("\n")] == []
+    matches = [re.search(mark, f"\n\n{text}", re.MULTILINE) for mark in marks for _, text, _ in WRITTEN]
+    assert [match[0] for match in matches if match and match[0].startswith("\n")] == []
 
 
 @pytest.mark.parametrize(

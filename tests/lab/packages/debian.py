@@ -139,13 +139,13 @@ def _replace(name: str, root: Path, release: driver.Release, built: Path) -> boo
         return True
     parts = {library: built / f"{library}.so.{release.number}" for library in LIBRARIES}
     parts |= {each: built / each for each in ("nvidia-smi", "nvidia-modprobe", "nvidia-persistenced")}
-    found = [path for path in root.rglob("*") if _is_program(path)]
-    for path in found:
+    programs = [path for path in root.rglob("*") if _is_program(path)]
+    for path in programs:
         new = parts.get(path.name.partition(".so.")[0], built / "empty.so")
         mode = path.stat().st_mode
         path.write_bytes(new.read_bytes())
         path.chmod(mode & 0o7777)
-    return bool(found)
+    return bool(programs)
 
 
 def _is_program(path: Path) -> bool:

@@ -155,7 +155,7 @@ def _modules(built: Path, running: str) -> Mapping[str, str | Path]:
     release.write_text(f'#define UTS_RELEASE "{running}"\n')
     source = built / "module.c"
     source.write_text((driver.FILES / "module/module.c").read_text())
-    found: dict[str, str | Path] = {}
+    modules: dict[str, str | Path] = {}
     for name in _MODULES:
         words = [f"-DNAME={name.replace('-', '_')}", *(["-DALIASES"] if name == "nvidia" else [])]
         options = [
@@ -168,5 +168,5 @@ def _modules(built: Path, running: str) -> Mapping[str, str | Path]:
         ]
         target = built / f"{name}.ko"
         subprocess.run(["gcc", *options, *words, "-o", str(target), str(source)], check=True)
-        found[f"/lib/modules/{running}/extra/{name}.ko"] = target
-    return found
+        modules[f"/lib/modules/{running}/extra/{name}.ko"] = target
+    return modules

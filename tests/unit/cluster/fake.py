@@ -63,8 +63,8 @@ def discovered(where: str, minor: int = 36) -> Object | None:
             groups[api] = {"name": api.partition("/")[0], "versions": [item], "preferredVersion": item}
         return {"kind": "APIGroupList", "groups": list(groups.values())}
     api = where.partition("/api/")[2] or where.partition("/apis/")[2]
-    found = [(name, kind) for name, kind in KINDS.items() if kind.api == api]
-    if not found:
+    kinds = [(name, kind) for name, kind in KINDS.items() if kind.api == api]
+    if not kinds:
         return None
     resources = [
         {
@@ -73,7 +73,7 @@ def discovered(where: str, minor: int = 36) -> Object | None:
             "namespaced": kind.namespaced,
             "verbs": VERBS.get(name, ANY),
         }
-        for name, kind in found
+        for name, kind in kinds
     ]
     part = {"name": "pods/log", "kind": "Pod", "namespaced": True, "verbs": ["get"]}
     return {"kind": "APIResourceList", "groupVersion": api, "resources": [*resources, part]}
@@ -179,9 +179,9 @@ class FakeApi:
     def update(self, kind: str, name: str, namespace: str | None = None, **fields: Any) -> None:
         """Merge `fields` into an object that may be gone."""
         with self.changed:
-            found = self.objects.get(path(kind, namespace, name))
-            if found is not None:
-                self.put(merge_patch(found, fields))
+            stored = self.objects.get(path(kind, namespace, name))
+            if stored is not None:
+                self.put(merge_patch(stored, fields))
 
     def drop(self, where: str) -> None:
         with self.changed:
@@ -329,11 +329,11 @@ def _handler(api: FakeApi) -> type[BaseHTTPRequestHandler]:
             return api.objects[where]
 
         def items(self, kind: str, where: str, query: dict[str, str]) -> Object:
-            found = [item for item in api.all(kind) if self.inside(item, where) and selector(query)(item)]
+            listed = [item for item in api.all(kind) if self.inside(item, where) and selector(query)(item)]
             limit, start = int(query.get("limit", 500)), int(query.get("continue", 0))
-            more = str(start + limit) if start + limit < len(found) else ""
+            more = str(start + limit) if start + limit < len(listed) else ""
             meta = {"resourceVersion": str(api.version), "continue": more}
-            return {"kind": f"{kind}List", "metadata": meta, "items": found[start : start + limit]}
+            return {"kind": f"{kind}List", "metadata": meta, "items": listed[start : start + limit]}
 
         def inside(self, item: Object, where: str) -> bool:
             return where in {path(item["kind"]), path(item["kind"], item["metadata"].get("namespace"))}

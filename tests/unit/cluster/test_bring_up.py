@@ -277,9 +277,9 @@ def test_nodes_without_the_image_are_named_before_their_plugin_ends(
             | {"metadata": {"name": "p", "namespace": "gpunode", "labels": label}}
         )
     inventory = replace(INVENTORY, cluster=Cluster(plugin=PluginImage("plugin:1", archive)))
-    found = [Member(HOSTS[0], node=node) for node in nodes.fetch(api) if node.name == "a"]
+    members = [Member(HOSTS[0], node=node) for node in nodes.fetch(api) if node.name == "a"]
 
-    drift.show(api, inventory, found, report.make(json=True, quiet=True), loaded=loaded)
+    drift.show(api, inventory, members, report.make(json=True, quiet=True), loaded=loaded)
 
     words = r'"([^"]*): the kubelet reports no image plugin:1\.'
     assert re.findall(words, capsys.readouterr().out) == ([named] if named else [])
@@ -409,15 +409,15 @@ def test_a_plan_names_the_plugins_pods_that_the_run_replaces(
     hosts = [Host(name, Ssh(name)) for name in "abc"]
     restarts = StepPlan("containerd", (Service("containerd.service", "why", restart=True),))
     facts = {name: replace(SEEN["a"], hostname=name) for name in "abc"}
-    found = [
+    lines = [
         Member(host, Outcome(host.name, "planned", facts[host.name], plan=Plan(host.name, (restarts,))))
         for host in hosts[:2]
     ]
-    found += seen(hosts[2:], facts)
+    lines += seen(hosts[2:], facts)
 
     for json_lines in (False, True):
         human = report.make(json=json_lines, quiet=True)
-        planned = drift.plan(api, INVENTORY, found, human, order=[hosts[:1], hosts[2:]])
+        planned = drift.plan(api, INVENTORY, lines, human, order=[hosts[:1], hosts[2:]])
         assert (planned.objects, planned.replaced) == (
             1,
             1,

@@ -70,8 +70,8 @@ def test_the_api_server_says_whether_it_and_etcd_are_healthy(
 ) -> None:
     """By the names that its version has. Who may not ask for etcd alone asks for all."""
     cluster.closed |= answers
-    found = control_plane.problem(api)
-    assert found.startswith(problem) if problem else found == ""
+    reported = control_plane.problem(api)
+    assert reported.startswith(problem) if problem else reported == ""
 
 
 def test_an_etcd_that_is_not_ready_is_named(api: Api, cluster: FakeApi) -> None:

@@ -57,9 +57,9 @@ def host(name: str = P100, device: str = "15f8", version: str = "580.95.05", **g
 
 
 def values(seen: Facts, config: str = "") -> Mapping[str, str]:
-    found = feature_labels(seen, config_file.parse(f"version: v1\n{config}") if config else None)
-    assert all(key.startswith("nvidia.com/") for key in found)
-    return {key.removeprefix("nvidia.com/"): value for key, value in found.items()}
+    labels = feature_labels(seen, config_file.parse(f"version: v1\n{config}") if config else None)
+    assert all(key.startswith("nvidia.com/") for key in labels)
+    return {key.removeprefix("nvidia.com/"): value for key, value in labels.items()}
 
 
 def test_whole_gpus_have_product_count_memory_and_driver() -> None:
@@ -113,8 +113,8 @@ def test_families_have_the_names_of_gpu_feature_discovery(device: str, family: s
 
 @pytest.mark.parametrize(("version", "parts"), [("535.183", ("535", "183", None)), ("", (None, None, None))])
 def test_a_version_with_fewer_parts_has_fewer_labels(version: str, parts: tuple[str | None, ...]) -> None:
-    found = values(host(version=version))
-    assert tuple(found.get(f"cuda.driver.{name}") for name in ("major", "minor", "rev")) == parts
+    labels = values(host(version=version))
+    assert tuple(labels.get(f"cuda.driver.{name}") for name in ("major", "minor", "rev")) == parts
 
 
 @pytest.mark.parametrize(

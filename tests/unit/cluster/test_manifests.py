@@ -103,8 +103,8 @@ def test_several_configurations_come_with_the_right_to_watch_nodes() -> None:
     """The node's label chooses among them in the running pod: a changed one is no new template."""
     several = PluginConfig(files={"default": "version: v1\n", "shared": "version: v1  # é\n"})
     made = Spec("gpunode", PluginImage("x"), several, PluginPublish(events=False)).manifests
-    (found,) = [manifest for manifest in made if manifest["kind"] == "ConfigMap"]
-    assert found["data"] == several.files
+    (config_map,) = [manifest for manifest in made if manifest["kind"] == "ConfigMap"]
+    assert config_map["data"] == several.files
     (role,) = [manifest for manifest in made if manifest["kind"] == "ClusterRole"]
     assert role["rules"] == [{"apiGroups": [""], "resources": ["nodes"], "verbs": ["watch"]}]
     for daemonset in made[-2:]:
@@ -230,15 +230,15 @@ def test_a_configuration_is_mounted_as_it_was_written_and_another_is_rolled_out(
     """Every character of it, in a ConfigMap of ours; without one there is none, and no variable that names it."""
     text = "version: v1\nsharing: {timeSlicing: {resources: [{name: <'&\"é>, replicas: 2}]}}\n# no end"
     made = Spec("gpunode", PluginImage("x"), PluginConfig(text)).manifests
-    (found,) = [manifest for manifest in made if manifest["kind"] == "ConfigMap"]
-    assert found["data"] == {"config.yaml": text}
+    (config_map,) = [manifest for manifest in made if manifest["kind"] == "ConfigMap"]
+    assert config_map["data"] == {"config.yaml": text}
     ids = set()
     for daemonset in [manifest for manifest in made if manifest["kind"] == "DaemonSet"]:
         template = daemonset["spec"]["template"]
         (container,) = template["spec"]["containers"]
         (mount,) = [entry for entry in container["volumeMounts"] if entry["name"] == "config"]
         (volume,) = [entry for entry in template["spec"]["volumes"] if entry["name"] == "config"]
-        assert volume["configMap"] == {"name": found["metadata"]["name"]}
+        assert volume["configMap"] == {"name": config_map["metadata"]["name"]}
         assert {"name": "CONFIG_FILE", "value": f"{mount['mountPath']}/config.yaml"} in container["env"]
         ids.add(template["metadata"]["annotations"]["gpunode.dev/config-id"])
     other = Spec("gpunode", PluginImage("x"), PluginConfig("version: v1")).manifests[-1]

@@ -36,7 +36,7 @@ FLEET = (node("gpu-01", "10.0.0.1"), node("gpu-02.example.org", "10.0.0.2"), nod
 
 
 @pytest.mark.parametrize(
-    ("asked", "hostname", "found"),
+    ("asked", "hostname", "expected"),
     [
         (host("a", node="gpu-01"), "other", "gpu-01"),
         (host("a"), "GPU-01", "gpu-01"),
@@ -47,10 +47,10 @@ FLEET = (node("gpu-01", "10.0.0.1"), node("gpu-02.example.org", "10.0.0.2"), nod
     ],
     ids=["by name", "case", "full for short", "short for full", "by address", "unprobed"],
 )
-def test_a_host_finds_its_node(asked: Host, hostname: str, found: str) -> None:
+def test_a_host_finds_its_node(asked: Host, hostname: str, expected: str) -> None:
     """By the inventory's `node`, its hostname in its forms, its address."""
     facts = replace(SEEN, hostname=hostname) if hostname else None
-    assert identity.find(asked, FLEET, facts).name == found
+    assert identity.find(asked, FLEET, facts).name == expected
 
 
 def test_a_hosts_name_in_the_inventory_is_no_proof_when_its_hostname_is_known() -> None:
@@ -102,8 +102,8 @@ def test_a_host_that_goes_for_a_wrong_node_learns_which_it_is() -> None:
 def test_a_node_tells_which_machine_it_is() -> None:
     """In Kubernetes' own words, which are not always there."""
     info = {"machineID": "a", "systemUUID": "u", "bootID": "1"}
-    found = nodes.parse({"metadata": {"name": "n", "uid": "1"}, "status": {"nodeInfo": info}})
-    assert (found.machine_id, found.system_uuid, found.boot_id) == ("a", "u", "1")
+    node = nodes.parse({"metadata": {"name": "n", "uid": "1"}, "status": {"nodeInfo": info}})
+    assert (node.machine_id, node.system_uuid, node.boot_id) == ("a", "u", "1")
     assert (FLEET[0].machine_id, FLEET[0].system_uuid, FLEET[0].boot_id) == ("", "", "")
 
 
@@ -123,10 +123,10 @@ def test_a_host_without_a_node_learns_the_way_out() -> None:
 def test_a_node_that_was_deleted_meanwhile_is_not_born_again(api: Api, fake: FakeApi) -> None:
     """Empty but for its labels."""
     add_node(fake, "a")
-    (found,) = nodes.fetch(api)
+    (node,) = nodes.fetch(api)
     fake.drop("/api/v1/nodes/a")
     with pytest.raises(ClusterError, match="uid mismatch"):
-        labels.write(api, found, {"pool": "ml"})
+        labels.write(api, node, {"pool": "ml"})
     assert fake.all("Node") == []
 
 
@@ -152,24 +152,24 @@ def test_labels_of_one_writer_leave_those_of_others(api: Api, fake: FakeApi) -> 
 def test_a_dry_run_says_what_would_change_and_changes_nothing(api: Api, fake: FakeApi) -> None:
     """For `--dry-run` and for plans."""
     add_node(fake, "a")
-    found = nodes.fetch(api)[0]
-    assert labels.write(api, found, {"pool": "ml"}, dry_run=True) == {"pool": (None, "ml")}
-    assert nodes.fetch(api)[0].labels == found.labels
+    node = nodes.fetch(api)[0]
+    assert labels.write(api, node, {"pool": "ml"}, dry_run=True) == {"pool": (None, "ml")}
+    assert nodes.fetch(api)[0].labels == node.labels
 
 
 def test_a_label_that_somebody_set_otherwise_is_not_overwritten_unasked(api: Api, fake: FakeApi) -> None:
     """The refusal names the label and its value; `overwrite` takes it."""
     add_node(fake, "a", labels={"accelerator": "mine"})
-    found = nodes.fetch(api)[0]
+    node = nodes.fetch(api)[0]
     with pytest.raises(ClusterError) as caught:
-        labels.write(api, found, {"accelerator": "nvidia-l4"}, writer=labels.ACCELERATOR)
+        labels.write(api, node, {"accelerator": "nvidia-l4"}, writer=labels.ACCELERATOR)
     assert "a: another client set accelerator=mine" in caught.value.message
     assert "kubectl label node a accelerator-" in caught.value.hint
     assert "--overwrite" in caught.value.hint
     with pytest.raises(ClusterError, match="another client") as caught:
-        labels.write(api, found, {"accelerator": "nvidia-l4"})
+        labels.write(api, node, {"accelerator": "nvidia-l4"})
     assert "remove it from the inventory" in caught.value.hint  # `provision` has no --overwrite
-    changed = labels.write(api, found, {"accelerator": "nvidia-l4"}, overwrite=True)
+    changed = labels.write(api, node, {"accelerator": "nvidia-l4"}, overwrite=True)
     assert changed == {"accelerator": ("mine", "nvidia-l4")}
 
 
@@ -193,20 +193,20 @@ def test_only_taints_that_people_set_are_kept() -> None:
             ],
         },
     }
-    found = nodes.parse(item)
-    assert [taint["key"] for taint in found.taints] == ["dedicated"]
-    assert not found.schedulable
-    assert not found.ready
+    node = nodes.parse(item)
+    assert [taint["key"] for taint in node.taints] == ["dedicated"]
+    assert not node.schedulable
+    assert not node.ready
 
 
 @pytest.mark.parametrize("text", ["1k", "1e3", "1000"])
 def test_a_round_thousand_of_shares_is_counted(text: str) -> None:
     """The API writes quantities shortly."""
     counts = {"nvidia.com/gpu": text}
-    found = nodes.parse(
+    node = nodes.parse(
         {"metadata": {"name": "a", "uid": "1"}, "status": {"capacity": counts, "allocatable": counts}}
     )
-    assert (found.capacity, found.allocatable) == (1000, 1000)
+    assert (node.capacity, node.allocatable) == (1000, 1000)
 
 
 def test_what_an_earlier_configuration_offered_is_not_counted_as_unhealthy_gpus() -> None:
@@ -215,9 +215,9 @@ def test_what_an_earlier_configuration_offered_is_not_counted_as_unhealthy_gpus(
         "capacity": {"nvidia.com/gpu": "8", "aliyun.com/gpu-count": "2", "aliyun.com/gpu-mem": "32"},
         "allocatable": {"nvidia.com/gpu": "0", "aliyun.com/gpu-count": "2", "aliyun.com/gpu-mem": "32"},
     }
-    found = nodes.parse({"metadata": {"name": "a", "uid": "1"}, "status": status})
-    assert (found.capacity, found.allocatable) == (2, 2)
-    assert found.short == {"nvidia.com/gpu": 8}
+    node = nodes.parse({"metadata": {"name": "a", "uid": "1"}, "status": status})
+    assert (node.capacity, node.allocatable) == (2, 2)
+    assert node.short == {"nvidia.com/gpu": 8}
 
 
 def test_a_mig_device_that_is_unhealthy_is_short() -> None:
@@ -226,22 +226,22 @@ def test_a_mig_device_that_is_unhealthy_is_short() -> None:
         "capacity": {"nvidia.com/gpu": "1", "nvidia.com/mig-1g.10gb": "7", "rdma/hca": "2"},
         "allocatable": {"nvidia.com/gpu": "1", "nvidia.com/mig-1g.10gb": "6", "rdma/hca": "0"},
     }
-    found = nodes.parse({"metadata": {"name": "a", "uid": "1"}, "status": status})
-    assert found.short == {"nvidia.com/mig-1g.10gb": 1}
+    node = nodes.parse({"metadata": {"name": "a", "uid": "1"}, "status": status})
+    assert node.short == {"nvidia.com/mig-1g.10gb": 1}
 
 
 def test_gpus_that_are_all_unhealthy_still_count() -> None:
     """Nothing else is offered, so nothing of another configuration hides behind them."""
     status = {"capacity": {"nvidia.com/gpu": "8"}, "allocatable": {"nvidia.com/gpu": "0"}}
-    found = nodes.parse({"metadata": {"name": "a", "uid": "1"}, "status": status})
-    assert (found.capacity, found.allocatable, found.short) == (8, 0, {})
+    node = nodes.parse({"metadata": {"name": "a", "uid": "1"}, "status": status})
+    assert (node.capacity, node.allocatable, node.short) == (8, 0, {})
 
 
 def test_labels_that_a_node_lacks_are_known_without_asking() -> None:
     """For who may look, and not write."""
-    found = node("a", pool="web", zone="x")
+    labelled = node("a", pool="web", zone="x")
     wish = {"pool": "ml", "zone": "x", "gpunode.dev/gpu": "true"}
-    assert labels.missing(found, wish) == {"pool": ("web", "ml"), "gpunode.dev/gpu": (None, "true")}
+    assert labels.missing(labelled, wish) == {"pool": ("web", "ml"), "gpunode.dev/gpu": (None, "true")}
 
 
 def gpu(slot: int, device: str, driver: str | None = None) -> PciDevice:

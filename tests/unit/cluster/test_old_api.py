@@ -166,8 +166,8 @@ def test_a_secrets_values_are_in_no_note(api: Api, old: FakeApi) -> None:
         return {"apiVersion": "v1", "kind": "Secret", "metadata": meta, "data": data}
 
     def live() -> dict[str, Any]:
-        (found,) = old.all("Secret")
-        return found
+        (stored,) = old.all("Secret")
+        return stored
 
     api.apply(secret(key="aGlkZGVu", cert="b3Blbg=="))
     assert "aGlkZGVu" not in str(live()["metadata"])

@@ -407,8 +407,8 @@ def why_of(state: State) -> str:
 
 
 def why(api: Api, name: str, expected: int) -> str:
-    found = next(node for node in nodes.fetch(api) if node.name == name)
-    return capacity.why_not(api, found, {} if expected is None else expected, NS).what
+    item = next(node for node in nodes.fetch(api) if node.name == name)
+    return capacity.why_not(api, item, {} if expected is None else expected, NS).what
 
 
 def test_each_cause_of_missing_gpus_has_its_words(api: Api, fake: FakeApi, deploy: Deploy) -> None:
@@ -477,10 +477,10 @@ def test_what_the_plugin_reports_is_the_cause(
     fake.update("Node", "a", status={"allocatable": {"nvidia.com/gpu": "3"}})
     publish(fake, "a", published, annotation=annotation)
     (node,) = nodes.fetch(api)
-    found = capacity.why_not(api, node, 4, NS)
-    assert (found.code, found.holders) == (code, ())
+    problem = capacity.why_not(api, node, 4, NS)
+    assert (problem.code, problem.holders) == (code, ())
     if words is not None:
-        assert found.what == f"1 of 4 nvidia.com/gpu are unhealthy{words}"
+        assert problem.what == f"1 of 4 nvidia.com/gpu are unhealthy{words}"
     if annotation:
         fake.update("Pod", f"{DAEMONSET}-a", NS, spec={"containers": [{"name": "c"}]})
         assert why(api, "a", 4) == "1 of 4 nvidia.com/gpu are unhealthy"  # left over
@@ -621,8 +621,10 @@ def test_shares_are_waited_for_by_resource(
 
 def annotated(fake: FakeApi, key: str) -> set[str]:
     """The nodes that have this annotation of the plugin's."""
-    found = {node["metadata"]["name"]: node["metadata"].get("annotations", {}) for node in fake.all("Node")}
-    return {name for name, notes in found.items() if key in notes}
+    annotations = {
+        node["metadata"]["name"]: node["metadata"].get("annotations", {}) for node in fake.all("Node")
+    }
+    return {name for name, notes in annotations.items() if key in notes}
 
 
 @pytest.mark.parametrize(

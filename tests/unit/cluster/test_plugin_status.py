@@ -65,9 +65,9 @@ def test_a_plugin_without_a_readable_status_is_answered_with_that_fact(
     api: Api, fake: FakeApi, log: str, code: str, fix: str
 ) -> None:
     fake.logs[f"{DAEMONSET}-a", CONTAINER] = log
-    found = read(api)
-    assert isinstance(found, Problem)
-    assert (found.code, found.fix) == (code, fix)
+    state = read(api)
+    assert isinstance(state, Problem)
+    assert (state.code, state.fix) == (code, fix)
 
 
 @pytest.mark.usefixtures("node")
@@ -82,10 +82,10 @@ def test_a_plugin_of_an_older_version_is_wrong_in_its_status(api: Api, fake: Fak
 @pytest.mark.usefixtures("node")
 def test_a_log_that_cannot_be_read_is_said_so(api: Api, fake: FakeApi) -> None:
     fake.fail("GET", "/log", Fault(403, "Forbidden", "pods/log is forbidden"))
-    found = read(api)
-    assert isinstance(found, Problem)
-    assert found.code == "no-log"
-    assert "pods/log is forbidden" in found.what
+    state = read(api)
+    assert isinstance(state, Problem)
+    assert state.code == "no-log"
+    assert "pods/log is forbidden" in state.what
 
 
 @pytest.mark.usefixtures("node")
@@ -125,8 +125,8 @@ def test_a_gpu_that_was_unhealthy_before_the_plugin_was_started_again_is_shown_w
 
 def test_memory_limits_that_are_not_enforced_have_their_reasons_once() -> None:
     none = Why("not-enforced", "cgroup v1")
-    found = status(memory_limits={"a": none, "b": Why(ENFORCED, ""), "c": none})
-    assert published.why_unlimited(found) == "cgroup v1"
+    state = status(memory_limits={"a": none, "b": Why(ENFORCED, ""), "c": none})
+    assert published.why_unlimited(state) == "cgroup v1"
     assert published.why_unlimited(Problem("x", "y")) == ""
 
 
@@ -159,11 +159,11 @@ def test_no_judgement_rests_on_words(api: Api, fake: FakeApi, published: Status)
     """Not on those of the status, nor on those of the log."""
 
     def judged() -> list[object]:
-        found = capacity.why_not(api, nodes.fetch(api)[0], 4, NS)
+        problem = capacity.why_not(api, nodes.fetch(api)[0], 4, NS)
         (row,) = overview.status(api, NS)
         return [
-            found.code,
-            found.holders,
+            problem.code,
+            problem.holders,
             bool(row.wrong),
             row.reason.code if row.reason else "",
             row.capacity,

@@ -51,9 +51,9 @@ def test_labels_are_tried_side_by_side(api: Api, fake: FakeApi, monkeypatch: pyt
         return write(api, node, *wish, **more)
 
     monkeypatch.setattr(labels, "write", written)
-    found = cluster_diff.plan(api, INVENTORY, members(), report.make(json=True, quiet=True))
+    cluster_plan = cluster_diff.plan(api, INVENTORY, members(), report.make(json=True, quiet=True))
 
-    assert [member.host.name for member in found.members if member.active] == NAMES
+    assert [member.host.name for member in cluster_plan.members if member.active] == NAMES
     assert all(asked(fake, "PATCH", f"/nodes/{name}") == [query(dry_run=True)] for name in NAMES)
 
 
@@ -70,10 +70,12 @@ def test_a_user_who_may_not_try_one_node_is_not_refused_at_each(
     for name in NAMES:
         fake.closed[f"/api/v1/nodes/{name}"] = Fault(403, "Forbidden", FORBIDDEN)
 
-    found = cluster_diff.plan(api, INVENTORY, members(), report.make(json=False, quiet=True), strict=False)
+    cluster_plan = cluster_diff.plan(
+        api, INVENTORY, members(), report.make(json=False, quiet=True), strict=False
+    )
 
     assert sum(len(asked(fake, "PATCH", f"/nodes/{name}")) for name in NAMES) == 1
-    assert not found.conflicts
+    assert not cluster_plan.conflicts
     assert f"label Node {', '.join(NAMES)}" in capsys.readouterr().out
 
 

@@ -18,7 +18,9 @@ from gpunode.errors import ApiConnectionLost, ClusterError, HttpError
 from gpunode.links.plugin.deployment import all_objects
 from gpunode.model import Cluster, Inventory, PluginImage
 
-SERVED: Any = SimpleNamespace(served=SimpleNamespace(has=lambda _: True, fit=lambda one: one))  # an API
+SERVED: Any = SimpleNamespace(
+    served=SimpleNamespace(has=lambda _: True, fit=lambda version: version)
+)  # an API
 INVENTORY = Inventory("inventory.yaml", (), Cluster(plugin=PluginImage("plugin:1")))
 PLUGIN = nodes.spec_of(INVENTORY).manifests
 BLOCKS = (Path(__file__).parents[3] / "docs/safety.md").read_text().split("```yaml\n")[1:]

@@ -58,21 +58,21 @@ def test_nodes_that_were_without_it_before_hold_no_others_back(down: str, busy: 
     """Kubernetes would wait for them for ever; those that the new version fails on do hold it back."""
     names = "abcdefghijklmnopqrst"
     every = [node(name, ready=name not in down) for name in names]
-    found = {name: serving(ready=name not in busy) for name in names}
+    pods = {name: serving(ready=name not in busy) for name in names}
     waiting = [name for name in names if name not in down]
-    assert deployment.next_nodes(every, found, waiting, set(down)) == list(turn)
+    assert deployment.next_nodes(every, pods, waiting, set(down)) == list(turn)
 
 
 def test_each_daemonset_has_its_own_count() -> None:
     """Nodes with the RuntimeClass and nodes without it; a pod that is ending serves nobody, nor does none."""
     classes = [node(f"c{number}", **{"gpunode.dev/runtime": "class"}) for number in range(3)]
     plain = [node(f"p{number}") for number in range(3)]
-    found = {entry.name: serving() for entry in (*classes, *plain)}
-    found["c0"] = serving(ending=True)
-    del found["p0"]
+    pods = {entry.name: serving() for entry in (*classes, *plain)}
+    pods["c0"] = serving(ending=True)
+    del pods["p0"]
     waiting = ["c1", "c2", "p1"]
-    assert deployment.next_nodes([*plain, *classes], found, waiting, {"c0", "p0"}) == ["c1", "p1"]
-    assert deployment.next_nodes([*plain, *classes], found, waiting, {"p0"}) == ["p1"]
+    assert deployment.next_nodes([*plain, *classes], pods, waiting, {"c0", "p0"}) == ["c1", "p1"]
+    assert deployment.next_nodes([*plain, *classes], pods, waiting, {"p0"}) == ["p1"]
 
 
 def replaced(fake: FakeApi, name: str) -> None:

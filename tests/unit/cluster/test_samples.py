@@ -72,8 +72,8 @@ def mistakes(value: Any, kind: str, where: str) -> list[str]:
     if not isinstance(value, dict):
         return [f"{where}: not a {kind}"]
     fields = {model.attribute_map[name]: of for name, of in model.openapi_types.items()}
-    found = [f"{where}.{key}: {kind} has no such field" for key in value if key not in fields]
-    return found + [
+    unknown = [f"{where}.{key}: {kind} has no such field" for key in value if key not in fields]
+    return unknown + [
         bad
         for key, each in value.items()
         if key in fields

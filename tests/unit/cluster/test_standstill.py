@@ -74,8 +74,8 @@ def pod(
     ],
 )
 def test_a_pod_stands_still_while_no_container_with_a_gpu_runs(item: dict[str, Any], why: str) -> None:
-    (found,) = drain.find_work([item])
-    assert found.standstill == why
+    (work,) = drain.find_work([item])
+    assert work.standstill == why
 
 
 @pytest.mark.parametrize(
@@ -93,16 +93,16 @@ def test_a_pod_stands_still_while_no_container_with_a_gpu_runs(item: dict[str, A
 )
 def test_a_pod_whose_container_is_about_to_run_or_not_known_works(item: dict[str, Any]) -> None:
     """One that has just ended is started again at once: an attempt to go on, not a standstill."""
-    (found,) = drain.find_work([item])
-    assert found.standstill == ""
+    (work,) = drain.find_work([item])
+    assert work.standstill == ""
 
 
 @tables.rows("init-containers")
 def test_init_containers_and_sidecars_count(
     late: dict[str, Any], early: dict[str, Any], more: dict[str, Any], why: str
 ) -> None:
-    (found,) = drain.find_work([pod(late, early, **more)])
-    assert found.standstill == why
+    (work,) = drain.find_work([pod(late, early, **more)])
+    assert work.standstill == why
 
 
 @pytest.mark.parametrize(
@@ -120,14 +120,14 @@ def test_a_job_whose_gpus_are_done_with_works_while_its_other_containers_run(
     policy: str, main: dict[str, Any], more: dict[str, Any], why: str
 ) -> None:
     """They may be uploading what was computed."""
-    (found,) = drain.find_work([pod({"main": main, "more": more}, policy=policy)])
-    assert found.standstill == why
+    (work,) = drain.find_work([pod({"main": main, "more": more}, policy=policy)])
+    assert work.standstill == why
 
 
 def test_nothing_of_a_pod_that_is_deleted_is_started_again() -> None:
     gone = {"deletionTimestamp": "2026-01-01T00:00:00Z"}
-    (found,) = drain.find_work([pod({"main": FAILED, "more": CRASHES}, **gone)])
-    assert found.standstill == "CrashLoopBackOff"
+    (work,) = drain.find_work([pod({"main": FAILED, "more": CRASHES}, **gone)])
+    assert work.standstill == "CrashLoopBackOff"
 
 
 def test_a_pod_without_gpus_stands_still_as_a_whole() -> None:
@@ -145,5 +145,5 @@ def test_who_drains_a_node_leaves_no_pod_on_it_of_which_anything_runs() -> None:
 def test_a_container_that_asks_for_no_gpu_in_figures_uses_none() -> None:
     item = pod({"main": CRASHES, "more": RUNS})
     item["spec"]["containers"][1]["resources"]["limits"] = {"nvidia.com/gpu": "0"}
-    (found,) = drain.find_work([item])
-    assert found.standstill == "CrashLoopBackOff"
+    (work,) = drain.find_work([item])
+    assert work.standstill == "CrashLoopBackOff"

@@ -42,10 +42,10 @@ def test_it_says_what_such_a_pod_sees(api: Api, fake: FakeApi, code: int, messag
             fake.update("Pod", item["metadata"]["name"], NS, status=ended(code, message))
 
     fake.react("Pod", kubelet)
-    found = run_strangers(
+    views = run_strangers(
         api, nodes.fetch(api), namespace=NS, image=PluginImage("plugin:1"), seconds=20, notify=lambda _: None
     )
-    assert found == {"a": words}
+    assert views == {"a": words}
     (container,) = made[0]["spec"]["containers"]
     assert {"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"} in container["env"]
     assert "resources" not in container

@@ -659,13 +659,13 @@ def test_an_event_is_handled_by_its_own_node_alone(
     gather, follow = vectoradd._Run.gather, vectoradd.changes
 
     def spied(*arguments: object, **more: object) -> Iterator[tuple[Mapping[str, object], str | None]]:
-        for found, changed in follow(*arguments, **more):  # type: ignore[arg-type]
+        for objects, changed in follow(*arguments, **more):  # type: ignore[arg-type]
             log.append("event" if changed else "all")
-            yield found, changed
+            yield objects, changed
 
-    def gathered(this: vectoradd._Run, job: Job, found: Mapping[str, object]) -> None:
+    def gathered(this: vectoradd._Run, job: Job, objects: Mapping[str, object]) -> None:
         log.append("look")
-        gather(this, job, found)  # type: ignore[arg-type]
+        gather(this, job, objects)  # type: ignore[arg-type]
 
     monkeypatch.setattr(vectoradd, "changes", spied)
     monkeypatch.setattr(vectoradd._Run, "gather", gathered)

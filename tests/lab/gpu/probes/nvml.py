@@ -24,11 +24,11 @@ def tell(function, *arguments):
 
 
 def mig(handle):
-    found = []
+    devices = []
     for index in range(nvml.nvmlDeviceGetMaxMigDeviceCount(handle)):
         device = tell("nvmlDeviceGetMigDeviceHandleByIndex", handle, index)
         if not isinstance(device, str):
-            found.append(
+            devices.append(
                 {
                     "uuid": tell("nvmlDeviceGetUUID", device),
                     "name": tell("nvmlDeviceGetName", device),
@@ -41,7 +41,7 @@ def mig(handle):
                     ),
                 }
             )
-    return found
+    return devices
 
 
 answer = {

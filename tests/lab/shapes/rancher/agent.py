@@ -95,7 +95,7 @@ staticPodPath: {agent}/pod-manifests
 
 def settings() -> dict[str, list[str]]:
     """Each key's values: the file's, then those of its drop-ins. A later key replaces an earlier one; with `+` it appends."""
-    found: dict[str, list[str]] = {}
+    values: dict[str, list[str]] = {}
     for path in (SETTINGS, *sorted(glob.glob(f"{SETTINGS}.d/*.y*ml"))):
         key = ""
         for whole in Path(path).read_text().splitlines():
@@ -103,14 +103,14 @@ def settings() -> dict[str, list[str]]:
             if not line or line.startswith("#"):
                 continue
             if item := re.fullmatch(r"  - (.*)", line):
-                found[key].append(item[1].strip("\"'"))
+                values[key].append(item[1].strip("\"'"))
             elif named := re.fullmatch(r"([\w-]+)(\+?):(?: (.*))?", line):
                 key = named[1]
-                before = found.get(key, []) if named[2] else []
-                found[key] = [*before, named[3].strip("\"'")] if named[3] else before
+                before = values.get(key, []) if named[2] else []
+                values[key] = [*before, named[3].strip("\"'")] if named[3] else before
             else:
                 sys.exit(f"{path}: this stand-in cannot read: {line}")
-    return found
+    return values
 
 
 def base(default: str) -> str:
@@ -131,8 +131,8 @@ def start(*words: str) -> subprocess.Popen[bytes]:
 
 def agent() -> None:
     """Run until one of both processes ends."""
-    found = settings()
-    text = base(found.get("default-runtime", [""])[-1])
+    values = settings()
+    text = base(values.get("default-runtime", [""])[-1])
     if TEMPLATE.exists():
         text = TEMPLATE.read_text().replace('{{ template "base" . }}', text)
     Path(CONTAINERD).write_text(text)
@@ -148,9 +148,9 @@ def agent() -> None:
     for images in sorted(glob.glob(f"{AGENT}/images/*.tar")):
         subprocess.run([*ctr, "images", "import", images], check=True)
     words = [f"--config-dir={KUBELET}", f"--kubeconfig={AGENT}/kubelet.kubeconfig"]
-    words += [f"--node-labels={','.join(found['node-label'])}"] if "node-label" in found else []
+    words += [f"--node-labels={','.join(values['node-label'])}"] if "node-label" in values else []
     kubelet = start(
-        f"{BIN}/kubelet", *words, *(f"--{argument.lstrip('-')}" for argument in found.get("kubelet-arg", []))
+        f"{BIN}/kubelet", *words, *(f"--{argument.lstrip('-')}" for argument in values.get("kubelet-arg", []))
     )
     if "NOTIFY_SOCKET" in os.environ:
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
