@@ -15,22 +15,25 @@ from gpunode.contract.measurements import Gpu, Measurements
 from .stand_in import CUDA, VERSION, StandIn
 
 MODEL = {"model": "H100-SXM5-80GB"}
-# A child with stages of a moment, each of which begins when its faults are there; on the real parts otherwise.
-CHILD = """
+# A child with stages of a moment; on the real parts otherwise.
+SHORT = """
 import os, pathlib, sys, time
 from gpunode.accept import child, gauges, stages
 child.BUDGETS = {"quick": child.Budget(0.02, 0.1, 1, 0.1)}
 stages.TURN_SECONDS, stages.PINNED = 0.03, 1 << 22
 gauges.INTERVAL = 0.02
+"""
+MAIN = "sys.exit(child.main(sys.argv[1:]))\n"
+# Each stage begins when its faults are there.
+CHILD = f"""{SHORT}
 class Report(child.Report):
     def stage(self, text, seconds):
         super().stage(text, seconds)
-        heard = pathlib.Path(os.environ["LAB_GPUS"], f"heard {sys.argv[1]}: {text}")
+        heard = pathlib.Path(os.environ["LAB_GPUS"], f"heard {{sys.argv[1]}}: {{text}}")
         while not heard.exists():
             time.sleep(0.002)
 child.Report = Report
-sys.exit(child.main(sys.argv[1:]))
-"""
+{MAIN}"""
 Facts = Mapping[str, object]
 
 
