@@ -51,6 +51,7 @@ HINTS = {
     "first finishes an interrupted dpkg.",
     "aborted": "Run again: it plans from the current state.",
     "interrupted": "Run again: it plans from the current state.",
+    "unkillable": "See `dmesg` on the host, then reboot it: the boot restores the guarded files.",
     "newer-record": "Use that gpunode or a newer one for this host.",
     "unknown-operation": "Use one gpunode: its command line and its agent are of different versions.",
     "unknown-change": "Use one gpunode: its command line and its agent are of different versions.",

@@ -97,10 +97,12 @@ def launch(this: Run) -> None:
 
 
 ABORT_SECONDS = 240  # for an apply to restore its guarded files and end
+KILL_SECONDS = 20  # for a killed one to be gone
 
 
 def abort(patience: float, beat: float) -> Iterator[Message]:
-    """End the running apply, which restores its guarded files. One that does not end is killed; they are restored here."""
+    """End the running apply, which restores its guarded files. One that does not end is killed; they are restored here. Raises Failure
+    where even that does not end it."""
     from gpunode.engine.on_host.guard import end_killed_runs, forget_payloads
 
     holder = lock_holder()
@@ -111,12 +113,18 @@ def abort(patience: float, beat: float) -> Iterator[Message]:
         started = holder.get("started", started_at(pid))  # older gpunodes did not write it
         send_signal(pid, started, signal.SIGTERM)
         begun = beaten = time.monotonic()
+        killed = False
         while (lock_holder() or {}).get("run") == this.name:
-            if time.monotonic() - begun > patience:
+            if time.monotonic() - begun > (min(patience, KILL_SECONDS) if killed else patience):
+                if killed:
+                    sentence = (
+                        "the apply was killed, and does not end: its process %d hangs in the kernel" % pid
+                    )
+                    raise Failure("unkillable", sentence)
                 if has_systemd():
                     run("systemctl", "kill", "--signal=KILL", "gpunode-%s.service" % this.name)
                 send_signal(pid, started, signal.SIGKILL)
-                begun = time.monotonic()
+                begun, killed = time.monotonic(), True
             if time.monotonic() - beaten > beat:
                 beaten = time.monotonic()
                 yield {"type": "alive"}

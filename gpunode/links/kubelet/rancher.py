@@ -99,9 +99,9 @@ def plan(facts: Facts, desired: Desired, before: KubeletStart) -> tuple[Change, 
     texts |= {path: merge.config_gates(files.text(facts, path) or "", gates) for path in own}
     if absent := merge.missing(gates, before):
         path, added = before.place.drop_in, merge.format_gates(absent)
-        present = texts.get(path)
+        present = texts.get(path, "")
         new = template("etc/rancher/kubelet.yaml", gates=added)
-        texts[path] = f"{present}  - {FLAG}{added}\n" if present else new
+        texts[path] = f"{present}  - {FLAG}{added}\n" if any(read_settings(present, path)) else new
     after = read(files.overlay(facts, texts), before.place)
     written = merge.write(facts, desired, before, texts, after, _not_editable(before, product))
     reason: str | None = merge.AT_START
