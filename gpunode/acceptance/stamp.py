@@ -46,6 +46,9 @@ class Stamp:
         host's GPUs and MIG devices; none: not known."""
         if self.verdict == "failed":
             return f"{few(self.failed, 2) or 'the host'} failed it"
+        if self.is_ahead(now):
+            date = time.strftime("%Y-%m-%d", time.gmtime(self.at))
+            return f"it is dated {date}, and that is not yet: a clock is or was wrong"
         if now >= self.until:
             return f"it ran out {describe_age(now - self.until)}"
         if driver and driver != self.driver:
@@ -56,6 +59,10 @@ class Stamp:
         if missing:
             return f"it leaves out {few(missing, 2)}"
         return ""
+
+    def is_ahead(self, now: float) -> bool:
+        """True if one of two clocks is wrong by more than a day: nobody knows how long it holds."""
+        return self.at > now + DAY
 
     def meets(self, level: str) -> bool:
         """True if it was measured at this level, or at the longer one."""

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from gpunode.contract.config import Config
@@ -265,29 +265,42 @@ class Discovery:
             with contextlib.suppress(asyncio.TimeoutError):
                 scanned = await self._calls.within(DEADLINE / 5, describe_all, self._handles, number)
         described = (self._describe(index, scanned.get(index), unidentified) for index in range(number))
-        return await asyncio.gather(*described)
+        groups = await asyncio.gather(*described)
+        answering = {device.gpu for group in groups if isinstance(group, list) for device in group}
+        return [
+            self._last_known(index, group, answering, unidentified) if isinstance(group, Reason) else group
+            for index, group in enumerate(groups)
+        ]
 
     async def _describe(
         self, index: int, described: Described | None, unidentified: dict[str, Reason]
-    ) -> list[Device]:
+    ) -> list[Device] | Reason:
+        """The GPU and its MIG devices, or why it does not answer."""
         try:
             if described is None:
                 described = await self._calls.within(DEADLINE, describe, self._handles, index)
-            self._log_resolved(f"GPU {index}")
-            if self._config.mig_strategy != "none" and described.refused:
-                unidentified |= described.refused
-                names = ", ".join(described.refused)
-                self._warn(
-                    f"GPU {index}",
-                    f"MIG devices {names} are not offered: {next(iter(described.refused.values()))}",
-                )
-            return list(described.devices)
         except (asyncio.TimeoutError, self._nvml.NVMLError) as error:
-            known = [device for device in self._devices if device.index.partition(":")[0] == str(index)]
-            if not known:  # a known one has a watch, which reports this
-                unidentified[str(index)] = _why(error)
-                self._warn(f"GPU {index}", f"GPU {index} is not offered: {_why(error)}")
-            return known
+            return _why(error)
+        self._log_resolved(f"GPU {index}")
+        if self._config.mig_strategy != "none" and described.refused:
+            unidentified |= described.refused
+            names = ", ".join(described.refused)
+            self._warn(
+                f"GPU {index}",
+                f"MIG devices {names} are not offered: {next(iter(described.refused.values()))}",
+            )
+        return list(described.devices)
+
+    def _last_known(
+        self, index: int, why: Reason, answering: Collection[str], unidentified: dict[str, Reason]
+    ) -> list[Device]:
+        """What was there at the last scan, but no GPU that answers elsewhere, as after a start of NVML with other indexes."""
+        before = [device for device in self._devices if device.gpu not in answering]
+        known = [device for device in before if device.index.partition(":")[0] == str(index)]
+        if not known:  # a known one has a watch, which reports this
+            unidentified[str(index)] = why
+            self._warn(f"GPU {index}", f"GPU {index} is not offered: {why}")
+        return known
 
     async def _wait(self, seconds: float) -> None:
         """Wait for so many seconds; meanwhile follow the toolkit's CDI specification."""

@@ -248,7 +248,8 @@ def _keep(
     if acceptance.document is None or acceptance.verdict == "skipped":
         return None, ""
     stamp = acceptance.stamp(member.host.accept_valid, required=member.host.accept_required)
-    earlier = newest(records, member.host.name, member.node, (*stamp.uuids, *stamp.failed))
+    uuids = (*stamp.uuids, *stamp.failed)
+    earlier = newest(records, member.host.name, member.node, uuids, stamp.at)
     if earlier and not stamp.replaces(earlier):
         reporter.note(f"{member.host.name}: its {earlier.level} acceptance still holds, and is kept.")
         return earlier, ""

@@ -23,7 +23,7 @@ def judge_record(
 ) -> tuple[Verdict, ...]:
     """A host's verdicts, the last with what its record says: until when it counts, or why it does not. Without one that counts a
     host is broken where the inventory requires it. `uuids`: of the GPUs and MIG devices that pods see."""
-    stamp = newest(records, member.host.name, member.node, uuids)
+    stamp = newest(records, member.host.name, member.node, uuids, now)
     silent = stamp is None and not member.host.accept_required
     if silent or not verdicts or any(verdict.status == "broken" for verdict in verdicts):
         return tuple(verdicts)
@@ -47,7 +47,7 @@ def is_due(records: Path, member: Member, uuids: Sequence[str], now: float) -> b
     """True if the inventory requires an acceptance, and none counts."""
     if not member.host.accept_required:
         return False
-    return bool(_why_void(newest(records, member.host.name, member.node, uuids), member, uuids, now))
+    return bool(_why_void(newest(records, member.host.name, member.node, uuids, now), member, uuids, now))
 
 
 def closes_again(records: Path, member: Member, now: float) -> bool:
@@ -56,7 +56,7 @@ def closes_again(records: Path, member: Member, now: float) -> bool:
     host = member.host
     if member.node is None or not (host.taint_until_verified and host.accept_required):
         return False
-    stamp = newest(records, host.name, member.node, ())
+    stamp = newest(records, host.name, member.node, (), now)
     return stamp is not None and now >= stamp.until
 
 
@@ -71,16 +71,17 @@ def _why_void(stamp: Stamp | None, member: Member, uuids: Sequence[str], now: fl
     return stamp.why_void(now=now, driver=(module and module.version) or "", kernel=kernel, uuids=uuids)
 
 
-def newest(records: Path, host: str, node: Node | None, uuids: Collection[str]) -> Stamp | None:
+def newest(records: Path, host: str, node: Node | None, uuids: Collection[str], now: float) -> Stamp | None:
     """The stamp that counts of the node's annotation and this machine's records: the newest, but for shorter runs. Of one `--on-host`,
-    where the host is a node: if it has one of these UUIDs, as another cluster may have a host of the name."""
+    where the host is a node: if it has one of these UUIDs, as another cluster may have a host of the name. One that is dated ahead
+    counts only where there is no other."""
     stamps = [read_stamp(node.accepted), _read(path_of(records, host, node))] if node else []
     on_host = _read(path_of(records, host, None))
     if node is None or (on_host and not {*on_host.uuids, *on_host.failed}.isdisjoint(uuids)):
         stamps.append(on_host)
     last: Stamp | None = None
-    for stamp in sorted(filter(None, stamps), key=lambda stamp: stamp.at):
-        if last is None or stamp.replaces(last):
+    for stamp in sorted(filter(None, stamps), key=lambda stamp: (not stamp.is_ahead(now), stamp.at)):
+        if last is None or last.is_ahead(now) or stamp.replaces(last):
             last = stamp
     return last
 

@@ -135,6 +135,33 @@ def test_nvml_is_started_again_while_no_gpu_answers(play, plugin):
     play(scene)
 
 
+def test_a_gpu_whose_index_shifts_as_nvml_starts_again_is_no_other_one(play, plugin, caplog):
+    """The first GPU is gone, and the last does not answer yet: by its index it would be the one before it, listed twice."""
+
+    async def scene(kubelet: FakeKubelet) -> None:
+        a, b, nvml = pair()
+        c = Gpu("GPU-c", minor=2, bus="00000000:E1:00.0")
+        nvml.gpus.append(c)
+        nvml_init = nvml.nvmlInit
+
+        def init() -> None:
+            if nvml.life:
+                b.error, nvml.gpus = None, [b, c]
+            nvml_init()
+
+        nvml.nvmlInit = init
+        async with plugin(nvml):
+            await kubelet.until(lambda: kubelet.devices() == {**BOTH_WELL, "GPU-c": "Healthy"})
+            a.error = b.error = c.error = pynvml.NVML_ERROR_GPU_IS_LOST
+            await kubelet.until(lambda: kubelet.devices() == {"GPU-b": "Healthy"})
+            while "GPU 1 is not offered: NVML: GPU is lost" not in caplog.text:
+                await asyncio.sleep(0.01)
+            c.error = None
+            await kubelet.until(lambda: kubelet.devices() == {"GPU-b": "Healthy", "GPU-c": "Healthy"})
+
+    play(scene)
+
+
 def test_nvml_is_not_restarted_while_another_gpu_answers(play, plugin):
     """A restart would miss that one's Xids; the lost one is asked for by its index, and is back when it answers."""
 

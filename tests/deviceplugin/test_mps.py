@@ -6,12 +6,15 @@ import asyncio
 from pathlib import Path
 
 import grpc
+import pynvml
 import pytest
 
 from gpunode.contract.config import BadConfig, Config, Share
 from gpunode.contract.offer import CannotOffer, ClientLimits, Device, offers
-from gpunode.deviceplugin.gpus import GIB
+from gpunode.deviceplugin.gpus import GIB, Handles
 from gpunode.deviceplugin.kubelet.allocate import grant
+from gpunode.deviceplugin.mps.daemons import Supervisor
+from gpunode.deviceplugin.mps.modes import ComputeModes
 from gpunode.deviceplugin.mps.report import (
     ABSENT,
     DaemonState,
@@ -19,10 +22,12 @@ from gpunode.deviceplugin.mps.report import (
     ReportServer,
     decode,
     encode,
+    mode_path,
     status_path,
 )
 from gpunode.deviceplugin.settings import read
 
+from .conftest import running
 from .kubelet import FakeKubelet
 from .nvml import FakeNvml, Gpu
 
@@ -236,3 +241,24 @@ def test_the_socket_is_gone_with_the_bulletin_and_an_old_one_is_no_hindrance(soc
         assert not path.exists()
 
     asyncio.run(scene())
+
+
+def test_a_gpu_that_a_killed_process_left_exclusive_is_restored_where_it_is_not_shared_any_more(tmp_path):
+    """The configuration has changed by the time the container starts again."""
+    gpu = Gpu("GPU-a", mode=2)
+    nvml = FakeNvml(gpu)
+    nvml.nvmlInit()
+    taken = Handles(nvml)
+    modes = ComputeModes(taken, str(tmp_path), tmp_path / "checkpoint")
+    mode_path(str(tmp_path), "GPU-a").parent.mkdir()
+    supervisor = Supervisor(taken, str(tmp_path), modes, ReportServer())
+
+    async def scene() -> None:
+        await modes.exclusive("GPU-a")
+        assert gpu.mode == pynvml.NVML_COMPUTEMODE_EXCLUSIVE_PROCESS
+        async with running(supervisor.run(Config())):
+            while modes.unrestored():
+                await asyncio.sleep(0.01)
+        assert gpu.mode == 2
+
+    asyncio.run(asyncio.wait_for(scene(), 60))

@@ -17,6 +17,7 @@ from gpunode.acceptance.judge import compare_fleet, find_model, judge, models, s
 from gpunode.acceptance.record import Acceptance
 from gpunode.acceptance.stamp import Stamp, read_stamp
 from gpunode.commands import verify
+from gpunode.contract.condition import ACCEPTED
 from gpunode.contract.measurements import (
     Failure,
     Gpu,
@@ -256,6 +257,7 @@ def test_a_stamp_is_read_as_it_was_written() -> None:
     [
         ({}, ""),
         ({"until": 1_800_000_000.0}, "it ran out"),
+        ({"at": 1_800_000_000.0 + 3 * DAY}, "it is dated 2027-01-18, and that is not yet"),
         ({"driver": "570.1"}, "it was for driver 570.1"),
         ({"kernel": "5.15"}, "it was for kernel 5.15"),
         ({"uuids": ("GPU-other",)}, "it leaves out GPU-"),
@@ -328,6 +330,22 @@ def test_an_acceptance_on_the_host_counts_for_its_node(
         accepted.folder(INVENTORY), member, [Verdict.ok("pod", "passed")], seen, time.time()
     )
     assert ("accepted just now" in link.text, link.cause) == (counts, "")
+
+
+def test_an_acceptance_of_a_clock_that_was_ahead_hides_no_later_one(tmp_path: Path) -> None:
+    """It counts by its date alone where there is no other."""
+    made, now = stamp(), stamp().at + DAY
+    ahead = replace(made, at=now + 9 * DAY, until=now + 39 * DAY)
+    failed = replace(made, verdict="failed", failed=made.uuids, uuids=())
+    annotations = {ACCEPTED: failed.text()}
+    item = {
+        "metadata": {"name": "gpu", "uid": "12345678-9", "annotations": annotations},
+        "spec": {},
+        "status": {},
+    }
+    accepted.path_of(tmp_path, "gpu-01", None).write_text(ahead.text())
+    assert accepted.newest(tmp_path, "gpu-01", parse(item), made.uuids, now) == failed
+    assert accepted.newest(tmp_path, "gpu-01", None, made.uuids, now) == ahead
 
 
 def test_a_failure_of_nvidias_own_programs_fails_the_host() -> None:

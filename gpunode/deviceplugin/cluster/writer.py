@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 import threading
 import time
 from collections.abc import Callable
@@ -145,7 +144,7 @@ class PendingCondition:
     def due(self, now: float) -> Write | None:
         desired = self._current(now)
         again = EXPECTED if desired and desired.reason == NOT_ACCEPTED else REFRESH
-        if desired == self._written and (desired is None or now < self._time + again):
+        if desired == self._written and (desired is None or abs(now - self._time) < again):
             return None
         if desired and desired.status == "True" and not self._answered:
             return Write("PATCH", self._path, {"status": {"conditions": []}})  # what ran out keeps it False
@@ -176,14 +175,15 @@ class PendingAnnotation:
         self._path = f"/api/v1/nodes/{node}"
         self._desired: dict[str, str | None] = {}
         self._written: dict[str, str | None] = {}
-        self._time = math.inf  # of the last write; until there is one, nothing is written again
+        self._time = 0.0  # of the last write
 
     def add(self, item: tuple[str, str | None], _now: float) -> None:
         """Set the desired text of a key; None: remove the annotation."""
         self._desired[item[0]] = item[1]
 
     def due(self, now: float) -> Write | None:
-        if self._desired == self._written and now < self._time + REFRESH:
+        # A clock that was set back must not end the refresh
+        if self._desired == self._written and (not self._written or abs(now - self._time) < REFRESH):
             return None
         desired = dict(self._desired)
         return Write("PATCH", self._path, {"metadata": {"annotations": desired}}, desired)

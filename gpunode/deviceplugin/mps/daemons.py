@@ -328,6 +328,11 @@ class Supervisor:
         if self._ending:  # including those of an earlier, cancelled call
             # Not gather, which would cancel them once more: they end in order
             await asyncio.wait(self._ending)
+        for gpu in self._modes.unrestored() - wanted.keys():  # of an earlier process, which was killed
+            try:
+                await self._modes.restore(gpu)
+            except ModeError as error:
+                log.error("%s", error, extra={"gpu": gpu})  # noqa: TRY400
         for gpu, limits in wanted.items():
             if gpu not in self._daemons:
                 self._states[gpu] = DaemonState(limits, "it is being started")

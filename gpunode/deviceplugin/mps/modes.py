@@ -80,6 +80,10 @@ class ComputeModes:
         """Restore the mode from before `exclusive`, if that changed it."""
         await self._within(self._restore, gpu)
 
+    def unrestored(self) -> set[str]:
+        """The GPUs whose mode was changed, also by an earlier process, and is not restored yet."""
+        return {path.parent.name for path in Path(self._root).glob(mode_path("", "*").as_posix())}
+
     async def _within(self, act: Any, gpu: str) -> None:
         try:
             await self._calls.within(DEADLINE, act, gpu)

@@ -10,6 +10,7 @@ import hashlib
 import io
 import json
 import re
+import secrets
 import subprocess
 import sys
 import tarfile
@@ -108,7 +109,7 @@ def write_archive(to: Path, base: Base, layer: bytes, *, name: str) -> str:
             "Layers": [_path(digest) for digest, *_ in layers],
         }
     ]
-    part = to.with_name(f".{to.name}.part")
+    part = to.with_name(f".{to.name}.{secrets.token_hex(4)}.part")  # another run may write the same file
     try:
         with tarfile.open(part, "w", format=tarfile.PAX_FORMAT) as tar:
             for path, content in (
