@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from gpunode.cluster.api import Api
+from gpunode.cluster.api.watch import repeat
 from gpunode.cluster.objects.difference import Difference
 from gpunode.engine import (
     accepted,
@@ -30,7 +31,7 @@ from gpunode.engine.member import Member, Members, outcomes
 from gpunode.engine.record import FORGOTTEN, Record, RunOptions
 from gpunode.engine.reporter import progress, report_reason
 from gpunode.engine.session import Session
-from gpunode.errors import ClusterError
+from gpunode.errors import ClusterError, Problem
 from gpunode.links.node import GPU_LABEL, fetch, find
 from gpunode.links.plugin import marks
 from gpunode.model import Host, OnEvent, Ssh, Title
@@ -115,11 +116,12 @@ def forget_hosts(session: Session, options: ForgetOptions) -> int:
             last=lambda after: _take_marks(api, session, after, record, keep),
             done=FORGOTTEN,
         )
-        members = rollout.run_batches(run, lease, hosts)
+        members = _remove_acceptances(session, rollout.run_batches(run, lease, hosts), record)
         if strangers and (why := rollout.stop_reason(run, lease, members, hosts)):
             strangers = rollout.skip(run, strangers, why)
         else:
             strangers = _take_marks(api, session, strangers, record, keep)
+            strangers = _remove_acceptances(session, strangers, record)
             for member in strangers:
                 reason = member.reason
                 record.host(
@@ -182,27 +184,57 @@ def _take_marks(api: Api | None, session: Session, members: Members, record: Rec
     """The members, without marks on their nodes. A node whose GPUs are in use, and whose host had no change that waited for that,
     keeps them: its member is excluded."""
     reporter, namespace = session.reporter, session.inventory.cluster.namespace
-    records = accepted.folder(session.inventory)
+    notify = progress(reporter)
 
     def take(member: Member) -> Member:
-        if api is None or member.node is None or member.reason is not None:
+        if api is None or member.node is None or not _is_done(member):
             return member
-        if member.outcome is not None and not member.host_ok:
-            return member
+        name = member.node.name
+
+        def act() -> Problem | None:
+            if not keep:
+                if busy := work.why_busy(api, member):
+                    return busy
+                work.end_plugin(
+                    api, namespace, member, record.owner, reporter.event
+                )  # or it writes its marks again
+            marks.take_off(api, name, keep_software=keep, notify=notify)
+            return None
+
         try:
-            why = None if keep else work.why_busy(api, member)
-            if why is None:
-                if not keep:  # or it writes its marks again
-                    work.end_plugin(api, namespace, member, record.owner, reporter.event)
-                marks.take_off(api, member.node.name, keep_software=keep, notify=progress(reporter))
-                for node in (member.node, None):
-                    accepted.path_of(records, member.host.name, node).unlink(missing_ok=True)
+            why = repeat(api, act, seconds=work.API_SECONDS, notify=notify)
         except ClusterError as error:
             why = replace(error.problem, code=batch.FAILED)
         report_reason(reporter, member.host.name, why)
         return member.exclude(why)
 
     return tuple(map(take, members))
+
+
+def _is_done(member: Member) -> bool:
+    """True if nothing of gpunode's is left on the host, or it has none."""
+    return member.reason is None and (member.outcome is None or member.host_ok)
+
+
+def _remove_acceptances(session: Session, members: Members, record: Record) -> Members:
+    """The members, without records of acceptances on this machine. One whose record stays is excluded."""
+    records = accepted.folder(session.inventory)
+
+    def remove(member: Member) -> Member:
+        if not _is_done(member):
+            return member
+        try:
+            for node in (member.node, None):
+                accepted.path_of(records, member.host.name, node).unlink(missing_ok=True)
+        except OSError as error:
+            what = f"{error.filename} stays: {error.strerror}"
+            why = Problem(batch.FAILED, what, fix="Remove this record of its acceptance.")
+            report_reason(session.reporter, member.host.name, why)
+            record.host(member.host.name, "failed", what)
+            return member.exclude(why)
+        return member
+
+    return tuple(map(remove, members))
 
 
 def _report_end(session: Session, api: Api | None, members: Members, strangers: Members, keep: bool) -> int:

@@ -18,20 +18,26 @@ NAMED = 8  # hosts of a batch
 
 def pause(reporter: Reporter, inventory: Path, *, cancel: bool) -> int:
     """Pause this inventory's run, or `cancel` its pause; the exit code. Raises UsageError where none is under way."""
-    run = history.last_run(inventory)
-    if run is None or not history.is_running(run):
+    run = _run_under_way(inventory)
+    if run is None:
         raise UsageError(
             f"no run of {inventory} is under way on this machine",
-            hint=_where(run, files.runs_folder(inventory)),
+            hint=_where(history.last_run(inventory), files.runs_folder(inventory)),
         )
     reporter.note(set_pause(run, on=not cancel))
     return 0
 
 
+def _run_under_way(inventory: Path) -> RecordedRun | None:
+    """This inventory's run of any command, while its process lives."""
+    run = history.last_run(inventory, every=True)
+    return run if run and history.is_running(run) else None
+
+
 def _where(last: RecordedRun | None, folder: Path) -> str:
     """What there is in its place: runs of other inventories, else the last run."""
     runs = [run for run in history.newest(record.RECENT, folder) if isinstance(run, RecordedRun)]
-    running = [run for run in runs if run.options.command is None and history.is_running(run)]
+    running = [run for run in runs if history.is_running(run)]
     if running:
         named = [shlex.quote(run.inventory) for run in running]
         return "\n".join(f"One of another inventory is: `gpunode pause {name}`." for name in named)
@@ -55,14 +61,16 @@ def set_pause(run: RecordedRun, *, on: bool) -> str:
     now = f"batch {run.batch.batch} of {run.batch.of}" if run.batch else "this batch"
     if under_way := run.in_state(*record.BEGUN):
         now += f" (under way: {few(ranges(under_way), NAMED)})"
+    if run.options.command:  # `resume` takes up no forget
+        return f"The run ends after {now}; the same command continues it."
     return Advice(f"The run ends after {now}; `", Command("resume"), "` continues it.")
 
 
 def toggle_pause(inventory: Path | None) -> str:
     """Pause this inventory's run, or end its pause; the sentence for the user of a screen."""
     try:
-        run = history.last_run(inventory) if inventory else None
-        if run is None or not history.is_running(run):
+        run = _run_under_way(inventory) if inventory else None
+        if run is None:
             return "No run is under way."
         return str(set_pause(run, on=not record.pause_file(run.folder, run.id).exists()))
     except GpunodeError as error:

@@ -10,7 +10,7 @@ from types import FrameType
 from typing import Any
 
 from gpunode.cluster.api import Api
-from gpunode.cluster.api.watch import wait_for_api
+from gpunode.cluster.api.watch import repeat, wait_for_api
 from gpunode.engine import control_plane, gate, plan_file, rounds, work
 from gpunode.engine.fleet import Visit
 from gpunode.engine.impact import Act
@@ -21,7 +21,7 @@ from gpunode.engine.proof import Walk, prove
 from gpunode.engine.record import RIGHT, Record, State
 from gpunode.engine.reporter import Reporter, progress, report_reason
 from gpunode.engine.session import Session
-from gpunode.errors import ApiConnectionLost, ClusterError, Problem
+from gpunode.errors import ClusterError, Problem
 from gpunode.links.node import taint
 from gpunode.model import OnEvent, Plan
 from gpunode.wording import Advice, Command, few, lines
@@ -176,30 +176,27 @@ def _give_back(run: Run, member: Member, cordoned: Collection[str]) -> Member:
 
 
 def _prove(run: Run, api: Api, members: Members, laps: Laps) -> Members:
-    """The members after their proof, with their nodes given back. Everything can be repeated, so the API server may go away once."""
+    """The members after their proof, with their nodes given back."""
     reporter = run.session.reporter
-    for again in (True, False):
-        try:
-            walk = Walk(
-                api,
-                run.session.inventory,
-                reporter,
-                acts=True,
-                run=run.prove,
-                holder=run.record.owner,
-                taint=lambda located: run.hold_taints(located, changing=False),
-                accept=run.accept,
-                note=run.record.marks,
-                laps=laps,
-            )
-            after = prove(walk, members)
-            work.release(api, after, run.record.id if run.prove else "")
-            return after
-        except ApiConnectionLost:
-            if not again:
-                raise
-            wait_for_api(api, seconds=work.API_SECONDS, notify=progress(reporter))
-    return members
+
+    def attempt() -> Members:
+        walk = Walk(
+            api,
+            run.session.inventory,
+            reporter,
+            acts=True,
+            run=run.prove,
+            holder=run.record.owner,
+            taint=lambda located: run.hold_taints(located, changing=False),
+            accept=run.accept,
+            note=run.record.marks,
+            laps=laps,
+        )
+        after = prove(walk, members)
+        work.release(api, after, run.record.id if run.prove else "")
+        return after
+
+    return repeat(api, attempt, seconds=work.API_SECONDS, notify=progress(reporter))
 
 
 def end_state(member: Member) -> tuple[State, str]:

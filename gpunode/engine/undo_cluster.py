@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from gpunode.cluster import rights
 from gpunode.cluster.api import Api
 from gpunode.cluster.api.kinds import is_ours
-from gpunode.cluster.api.watch import OnProgress
+from gpunode.cluster.api.watch import OnProgress, repeat
 from gpunode.cluster.objects import apply, difference
 from gpunode.cluster.objects.difference import Difference
 from gpunode.engine import batch, nodes, work
@@ -77,15 +77,19 @@ def take_back(api: Api, run: RecordedRun, member: Member, record: Record, notify
     that waited for them, stays as it is: its member is excluded."""
     if member.node is None or member.reason is not None or not member.host_ok:
         return member
-    try:
-        item = api.get("Node", member.node.name)
+    name, leaves = member.node.name, False
+
+    def take() -> Problem | None:
+        nonlocal leaves  # a node that has lost the label is still to lose the rest
+        item = api.get("Node", name)
         if item is None:
-            return member
+            return None
         node = parse(item)
         wanted, had = plan(run.marks, node).wanted, nodes.own_marks(node, labels.PROVISION)
-        leaves = GPU_LABEL in had and GPU_LABEL not in wanted.get(labels.PROVISION, had)
-        if leaves and (busy := work.why_busy(api, member)):
-            return member.exclude(busy)
+        if GPU_LABEL in had and GPU_LABEL not in wanted.get(labels.PROVISION, had):
+            if busy := work.why_busy(api, member):
+                return busy
+            leaves = True
         for writer, after in wanted.items():
             record.marks(node.name, writer, nodes.own_marks(node, writer), after)
             if writer == TAINTS:
@@ -97,9 +101,12 @@ def take_back(api: Api, run: RecordedRun, member: Member, record: Record, notify
         mine = (each for each in run.marks if (each.node, each.writer) == (node.name, taint.UNVERIFIED))
         earlier = next((each.before[taint.UNVERIFIED] for each in mine), "")
         taint.release(api, node.name, run.id, earlier)
+        return None
+
+    try:
+        return member.exclude(repeat(api, take, seconds=work.API_SECONDS, notify=notify))
     except ClusterError as error:
         return member.exclude(replace(error.problem, code=batch.FAILED))
-    return member
 
 
 @dataclass(frozen=True, slots=True)

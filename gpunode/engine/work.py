@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from gpunode.cluster.api import Api, side_by_side
-from gpunode.cluster.api.watch import wait_for_api
+from gpunode.cluster.api.watch import repeat, wait_for_api
 from gpunode.engine import converge, impact, nodes
 from gpunode.engine.fleet import Visit, failure
 from gpunode.engine.member import Member, Members
@@ -219,15 +219,18 @@ def lift_cordon(api: Api | None, member: Member, reason: Problem, emit: OnEvent)
     cordon stays, a reason that says so: such a host counts as failed."""
     if api is None or member.node is None:
         return reason
-    node = member.node.name
-    try:
-        wait_for_api(api, seconds=API_SECONDS, notify=stages(emit, None))
+    node, before = member.node.name, taint.run_of(member.node)
+
+    def lift() -> None:
         if (item := api.get("Node", node)) is not None:
             if (now := node_of(item)).labels.get(GPU_LABEL) == daemonset.PAUSED:
                 labels.write(api, now, nodes.desired_labels(member.host))
-            if not taint.run_of(member.node):  # before this run
+            if not before:
                 taint.release(api, node, taint.run_of(now))
             cordon.uncordon(api, node)
+
+    try:
+        repeat(api, lift, seconds=API_SECONDS, notify=stages(emit, None))
     except ClusterError as error:
         return replace(
             reason, code=CORDONED, what=f"{reason.what}; {node} is still cordoned: {error.problem.what}"

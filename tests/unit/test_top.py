@@ -287,6 +287,15 @@ def test_a_pause_is_asked_for_and_taken_back(under_way: Record) -> None:
     assert toggle_pause(None) == toggle_pause(inventory) == "No run is under way."
 
 
+def test_a_forget_is_paused_too_and_continued_by_its_own_command(under_way: Record, tmp_path: Path) -> None:
+    forget = Record.begin(tmp_path / "inventory.yaml", ["a", "b"], RunOptions(command="forget"))
+    assert (
+        toggle_pause(tmp_path / "inventory.yaml")
+        == "The run ends after this batch; the same command continues it."
+    )
+    assert (forget.paused, under_way.paused) == (True, False)
+
+
 def test_a_run_is_paused_from_any_terminal(under_way: Record) -> None:
     inventory = Path(read(under_way.path).inventory)
     inventory.touch()  # what it has is not read: it may be edited meanwhile

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
+from typing import TypeVar
 
 from gpunode.cluster.api import Api
 from gpunode.cluster.api.kinds import Object
 from gpunode.errors import ApiConnectionLost, HttpError, Problem
 
+T = TypeVar("T")
 # Gets a sentence on what is waited for; it may be repeated.
 OnProgress = Callable[[str], None]
 
@@ -105,6 +107,15 @@ def wait_for_api(api: Api, *, seconds: float, notify: OnProgress) -> None:
                 raise
             notify(error.message)
             time.sleep(PAUSE)
+
+
+def repeat(api: Api, act: Callable[[], T], *, seconds: float, notify: OnProgress) -> T:
+    """What `act` returns, which can be repeated: the API server may go away once meanwhile, for so many seconds."""
+    try:
+        return act()
+    except ApiConnectionLost:
+        wait_for_api(api, seconds=seconds, notify=notify)
+        return act()
 
 
 class Patience:

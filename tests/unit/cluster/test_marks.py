@@ -22,6 +22,7 @@ from gpunode.links import node as nodes
 from gpunode.links.node import cordon, labels, taint
 from gpunode.links.plugin import marks
 from gpunode.model import Cluster, Host, Inventory, PluginImage, Ssh
+from tests import jsonlines
 
 from .conftest import add_node
 from .fake import FakeApi
@@ -115,6 +116,17 @@ def forget_node(
     inventory = Inventory("inventory.yaml", hosts, Cluster(plugin=PluginImage("p:1")))
     session = Session(inventory, (), {}, report.make(json=True, quiet=True), 1)
     return forget.forget_hosts(session, forget.ForgetOptions(yes=True, nodes=("a",)))
+
+
+def test_a_record_of_an_acceptance_that_cannot_be_removed_fails_its_host_alone(
+    marked: Api, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stays = tmp_path / "gpunode/accepted/a.json"
+    stays.mkdir(parents=True)  # as no user may remove it
+    assert forget_node(marked, monkeypatch, tmp_path) == 1
+    lines = jsonlines.parse(capsys.readouterr().out)
+    assert any(str(stays) in str(line) and "stays" in str(line) for line in lines if line["type"] == "error")
+    assert not marks.is_owned(item(marked))
 
 
 def test_the_marks_of_a_hosts_node_stay_by_the_nodes_name(

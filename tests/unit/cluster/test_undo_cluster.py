@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
@@ -10,6 +12,7 @@ from unittest import mock
 import pytest
 
 from gpunode.cluster.api import Api
+from gpunode.cluster.api.connection import Connection
 from gpunode.cluster.objects import apply, difference
 from gpunode.commands import forget
 from gpunode.commands import undo as undoing
@@ -17,7 +20,7 @@ from gpunode.contract.condition import ACCEPTED
 from gpunode.engine import batch, history, nodes, record, rollout, undo_cluster, work
 from gpunode.engine.member import Member
 from gpunode.engine.record import Record, RunOptions
-from gpunode.errors import ClusterError
+from gpunode.errors import ApiConnectionLost, ClusterError
 from gpunode.links import node as links
 from gpunode.links.node import cordon, taint
 from gpunode.links.plugin import daemonset
@@ -254,6 +257,36 @@ def test_a_plugin_that_stays_keeps_no_mark_of_a_host_that_is_forgotten(
     assert after.reason is None
     assert state(runs.api) == ({"rack": "7"}, [], [])
     assert cordon.owners(runs.api) == {}
+
+
+@pytest.mark.parametrize("way", ["undo", "forget"])
+def test_a_node_is_taken_back_by_an_api_server_that_goes_away_meanwhile(
+    runs: Runs, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    """At any step. With its answer, a step may be made and not known to be."""
+    send = Connection.send
+    for cut in range(1, 99):
+        run = runs.provision(BEFORE)
+        cordon.cordon(runs.api, "a", "us")
+        steps = itertools.count(1)
+
+        def lose(*given: Any, steps: Iterator[int] = steps, cut: int = cut, **more: Any) -> Any:
+            answer = send(*given, **more)
+            if next(steps) == cut:
+                raise ApiConnectionLost("it is away")
+            return answer
+
+        session, outcome = mock.Mock(inventory=Inventory("", (), Cluster())), Outcome("a", "right", left=())
+        members = (Member(BEFORE, outcome, node(runs.api)),)
+        monkeypatch.setattr(Connection, "send", lose)
+        if way == "undo":
+            (after,) = undo_cluster.make_stage(mock.Mock(), runs.api, runs.begin(), run)(members)
+        else:
+            (after,) = forget._take_marks(runs.api, session, members, runs.begin(), False)
+        monkeypatch.setattr(Connection, "send", send)
+        assert (after.reason, state(runs.api), cordon.owners(runs.api)) == (None, ({"rack": "7"}, [], []), {})
+        if next(steps) <= cut:
+            break
 
 
 @pytest.mark.parametrize(
