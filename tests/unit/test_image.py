@@ -368,13 +368,13 @@ def test_an_archive_that_cannot_be_finished_leaves_nothing(tmp_path: Path) -> No
 
 
 def test_two_runs_that_write_one_archive_do_not_disturb_each_other(tmp_path: Path) -> None:
-    with base.open_base(saved(tmp_path / "base", docker(DEBIAN)), "amd64") as found:
+    with base.open_base(saved(tmp_path / "base", docker(DEBIAN)), "amd64") as under:
 
         def read(name: str) -> Any:
-            image.write_archive(tmp_path / "out", found, b"", name=NAME)  # whole, while this one goes on
-            return found.open(name)
+            image.write_archive(tmp_path / "out", under, b"", name=NAME)  # whole, while this one goes on
+            return under.open(name)
 
-        image.write_archive(tmp_path / "out", replace(found, open=read), b"x" * 10240, name=NAME)
+        image.write_archive(tmp_path / "out", replace(under, open=read), b"x" * 10240, name=NAME)
     assert layer(tmp_path, 0).getnames() == [PYTHON, "usr/bin/python3.9"]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["base", "out"]
 
