@@ -202,7 +202,7 @@ def read_mig(source: Source, value: Any, where: Where) -> tuple[MigRule, ...] | 
         if problem:
             source.problem(place, problem)
         wrong = wrong or bool(problem)
-        rules.append(MigRule(model, layout))
+        rules.append(MigRule(model, layout, source.place(place)))
     return None if wrong else tuple(rules)
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from gpunode.contract.yaml_text import INVALID, Document, Mistake, kind
+from gpunode.contract.yaml_text import INVALID, Document, Mistake, Where, format_path, kind
 from gpunode.errors import InventoryError
 from gpunode.local import files as localfile
 from gpunode.wording import few
@@ -30,6 +30,11 @@ class Source(Document):
     def relative(self, name: str) -> Path:
         """The absolute path for a path in this file: `~` is the user's home, others start at the file's folder."""
         return (self.path.parent / localfile.full(name)).absolute()
+
+    def place(self, where: Where) -> str:
+        """`file:line:column: key` of a value, as mistakes begin."""
+        line, column = self.values[where]
+        return f"{self.path}:{line}:{column}: {format_path(where)}"
 
     def stop(self) -> None:
         """Raise InventoryError with all mistakes noted so far, in the order of the file; return if there are none."""

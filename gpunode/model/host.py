@@ -64,10 +64,12 @@ class ExpectedGpus:
 
 @dataclass(frozen=True, slots=True)
 class MigRule:
-    """The MIG layout of a host's GPUs of one model: words of their name, "" for all. `layout` may be (`all-PROFILE`,)."""
+    """The MIG layout of a host's GPUs of one model: words of their name, "" for all. `layout` may be (`all-PROFILE`,). `place`: in the
+    inventory, as `file:line:column: key`."""
 
     model: str
     layout: Layout
+    place: str = field(default="", compare=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -117,6 +117,7 @@ def test_the_inventory_names_layouts(tmp_path: Path, text: str, rules: list[MigR
     first, second = load(file).hosts
     assert first.mig == tuple(rules)
     assert second.mig == (MigRule("", ("all-7g.40gb",)),)
+    assert second.mig[0].place == f"{file}:4:31: groups.g.hosts[1].mig"
 
 
 def cut(seen: Facts, *profiles: str) -> Facts:

@@ -48,7 +48,7 @@ def decide(host: Host, facts: Facts) -> Mapping[str, Layout]:
         names = (gpu.name if gpu else "", pci.gpu(device.device).name)
         rule = next((r for r in host.mig if any(profiles.matches(r.model, name) for name in names)), None)
         if rule and (rule.layout is not None or gpu is None or gpu.mig_capable):
-            layouts[address] = rule.layout and _checked(rule.layout, device, gpu)
+            layouts[address] = rule.layout and _checked(rule.layout, rule.place, device, gpu)
     return layouts
 
 
@@ -63,7 +63,7 @@ def notes(host: Host, facts: Facts, layouts: Mapping[str, Layout]) -> tuple[str,
     return ()
 
 
-def _checked(layout: tuple[str, ...], device: PciDevice, gpu: Gpu | None) -> Layout:
+def _checked(layout: tuple[str, ...], place: str, device: PciDevice, gpu: Gpu | None) -> Layout:
     model = pci.gpu(device.device)
     known = (gpu.profiles if gpu else ()) or profiles.profiles(device.device)
     wrong = profiles.problem(layout, known) if known else ""
@@ -74,7 +74,7 @@ def _checked(layout: tuple[str, ...], device: PciDevice, gpu: Gpu | None) -> Lay
     if wrong:
         raise CannotPlan(
             f"{device.address} ({model.name}) cannot have the MIG layout {', '.join(layout)}: {wrong}",
-            hint="Change or remove `mig` of this host or its group in the inventory, or write it by model: `mig: {MODEL: …}`.",
+            hint=f"{place}: change or remove it, or write it by model: `mig: {{MODEL: …}}`.",
         )
     return profiles.expand(layout, known)
 
