@@ -13,6 +13,7 @@ from gpunode.cluster.api.watch import OnProgress
 from gpunode.cluster.objects.difference import Difference
 from gpunode.contract.status import LAYOUT
 from gpunode.engine import accepted, impact, nodes
+from gpunode.engine.chain import find_manual_fix
 from gpunode.engine.member import Member, Members
 from gpunode.engine.phases import ACCEPTANCE, PLUGIN, PODS, WAITS, Laps
 from gpunode.engine.reporter import ForPrograms, Reporter, progress
@@ -38,6 +39,7 @@ from gpunode.wording import Advice, Command, advise, few, several
 LAYERS: tuple[Layer, ...] = ("node", "plugin", "capacity", "pod")
 PLUGIN_SECONDS = 180.0  # for the plugin to run, and again for its GPUs to be offered
 PODS_SECONDS = 180.0
+VERIFY = advise("`gpunode verify` says why.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,8 +258,10 @@ def _judge_plugin(
         return image
     state = states[node.name]
     if member.no_driver and state.node.ready:
-        fix = advise("`gpunode verify` says why.")
-        state = replace(state, reason=Problem("no-driver", member.no_driver, fix=fix))
+        # A plan has shown a link that it does not fix, with NVML's words
+        broken = member.outcome and find_manual_fix(member.outcome)
+        what, fix = (f"{broken.layer} is broken", broken.fix) if broken else (member.no_driver, VERIFY)
+        state = replace(state, reason=Problem("no-driver", what, fix=fix))
     unfit = mig.problem(walk.config, member.gpus, member.labels, member.layouts)
     if unfit and state.reason and state.reason.code == LAYOUT:
         return judge_plugin(state, unfit.fix)

@@ -398,5 +398,8 @@ def test_a_number_of_cuda_is_read_where_the_line_reports_a_failure(text: str, co
     assert getattr(explain(text), "code", None) == code
 
 
-def test_the_fix_of_a_lost_gpu_has_the_command() -> None:
-    assert repair().endswith(" On the host: `sudo systemctl reboot`.")
+def test_the_fix_of_a_lost_gpu_has_the_commands() -> None:
+    drain = "`kubectl drain n1 --ignore-daemonsets`"
+    assert f" Commands: {drain}; on the host `sudo systemctl reboot`; then `kubectl uncordon n1`." in repair(
+        "n1"
+    )

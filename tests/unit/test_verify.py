@@ -379,8 +379,8 @@ def test_an_unhealthy_gpu_breaks_the_capacity_not_the_plugin() -> None:
 def test_a_gpu_is_repaired_as_explain_has_it(code: str, text: str) -> None:
     meaning = explain(text)
     assert meaning is not None
-    assert repair(code).startswith(meaning.next)
-    assert meaning.alternative is None or repair(code).endswith(meaning.alternative.next)
+    assert repair("n", code).startswith(meaning.next)
+    assert meaning.alternative is None or repair("n", code).endswith(meaning.alternative.next)
 
 
 def test_a_kubelet_that_says_the_same_at_every_start_is_quoted_once() -> None:

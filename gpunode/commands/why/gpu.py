@@ -60,7 +60,7 @@ def judge_gpu(gpu: Gpu, node: Node, name: str = "it") -> Iterator[Problem]:
     """Why it takes no new pods, as its plugin reports; and whether it was accepted."""
     if gpu.unhealthy is not None:
         out = gpu.unhealthy.code == CORDONED
-        fix = uncordon(gpu.uuid) if out else repair(gpu.unhealthy.code)
+        fix = uncordon(gpu.uuid) if out else repair(node.name, gpu.unhealthy.code)
         state = "" if out else "Unhealthy: "
         since = f"since {gpu.since}" if gpu.since and not out else ""
         what = f"{name} is {state}{gpu.unhealthy.words}"
@@ -99,7 +99,10 @@ def _why_unlisted(cluster: Cluster, gpu_name: GpuName, usages: Sequence[NodeUsag
             return report(cluster.session, subject, "wrong", text, problems)
     if node := next((node for node in map(parse, cluster.nodes) if str(gpu_name) in node.accepted), None):
         gone = Problem(
-            "gpu-gone", f"the plugin of {node.name} does not list it", fix=repair(), subject=node.name
+            "gpu-gone",
+            f"the plugin of {node.name} does not list it",
+            fix=repair(node.name),
+            subject=node.name,
         )
         stamp = read_stamp(node.accepted)
         text = f"{gpu_name} was a GPU of node {node.name}" + (

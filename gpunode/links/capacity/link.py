@@ -96,7 +96,7 @@ def judge_offer(node: Node, offer: Expected, why: Problem | None) -> Verdict:
         return Verdict.ok("capacity", text, UNLISTED if offer is None else "")
     unhealthy = isinstance(offer, int) and node.allocatable < node.capacity
     what, code = (why.what, why.code) if why else ("", "")
-    fix = _fix(why) or (repair(code) if unhealthy else f"kubectl describe node {node.name}")
+    fix = _fix(why) or (repair(node.name, code) if unhealthy else f"kubectl describe node {node.name}")
     return Verdict.broken("capacity", text, what, fix, code)
 
 

@@ -21,9 +21,9 @@ UNMANAGED = "`driver: none` leaves the driver to you: install it or load its mod
 ON_HOST = ("reboot", "reset-gpu", "reset-fabric")  # actions whose command is one
 
 
-def repair(code: str = "gpu-lost") -> str:
-    """How to bring a GPU back that is Unhealthy for this reason, in the words of `gpunode explain`. An Xid for which the plugin waits
-    until a reset, and a code without an advice of its own, take one."""
+def repair(node: str, code: str = "gpu-lost") -> str:
+    """How to bring a GPU of the node back that is Unhealthy for this reason, in the words of `gpunode explain`, with the commands. An
+    Xid for which the plugin waits until a reset, and a code without an advice of its own, take one."""
     meaning = explain(code)
     resets = code.startswith("xid-") and xids.verdict(int(code[4:])) is xids.Verdict.RESET
     if meaning is None or meaning.action == "see-message" or (resets and meaning.action != "reset-gpu"):
@@ -31,7 +31,7 @@ def repair(code: str = "gpu-lost") -> str:
         assert meaning
     fix, other = meaning.next, meaning.alternative
     if meaning.action in ON_HOST:
-        fix += f" On the host: `sudo {meaning.command}`."
+        fix += f" Commands: `kubectl drain {node} --ignore-daemonsets`; on the host `sudo {meaning.command}`; then `kubectl uncordon {node}`."
     return f"{fix} If {other.condition}: {other.next}" if other else fix
 
 
@@ -136,7 +136,9 @@ def judge_nvml(outcome: Outcome, seen: Facts) -> Verdict:
     if seen.smi_error:
         error = (seen.smi_error.strip() or "nvidia-smi failed").splitlines()[0]
         why = cause_by_plan(outcome, "NVML", "driver")
-        return Verdict.broken("NVML", error, why, fix_by_plan(outcome, "NVML", repair(), "driver"))
+        return Verdict.broken(
+            "NVML", error, why, fix_by_plan(outcome, "NVML", repair(seen.hostname.lower()), "driver")
+        )
     listed = {gpu.pci.lower()[-12:] for gpu in seen.gpus}
     expected = driven(seen.pci)
     missing = [device.address for device in expected if device.address.lower()[-12:] not in listed]
@@ -146,7 +148,7 @@ def judge_nvml(outcome: Outcome, seen: Facts) -> Verdict:
             f"{len(seen.gpus)} of {len(expected)} GPUs answer; missing: {', '.join(missing)}",
             "a GPU on the bus that NVML does not list has fallen off, failed to initialise, or is not "
             "supported by this driver",
-            fix_by_plan(outcome, "NVML", repair(), "driver"),
+            fix_by_plan(outcome, "NVML", repair(seen.hostname.lower()), "driver"),
         )
     joined = judge_by_plan(outcome, "NVML", f"{len(seen.gpus)} GPUs answer", "fabric", "mig")
     return joined if joined.status == "broken" else _judge_fabric(seen) or _judge_answers(seen)
