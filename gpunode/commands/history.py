@@ -20,7 +20,7 @@ from gpunode.errors import GpunodeError
 from gpunode.local import files
 from gpunode.wording import several
 
-COLUMNS = ("run", "command", "undoes", "began", "took", "by", "inventory", "hosts", "result", "ended", "version", "question", "answer")  # fmt: skip
+COLUMNS = ("run", "command", "resumes", "undoes", "began", "took", "by", "inventory", "hosts", "result", "ended", "version", "question", "answer")  # fmt: skip
 SHORT = 18  # characters of an inventory's path in the list
 GATE = ("gate", "hosts", "status", "seconds", "output")
 RECORDED = ("host", "state", "why", "seconds", "changes")
@@ -93,10 +93,13 @@ def _row(run: RecordedRun, *, whole: bool) -> tuple[object, ...]:
     """The cells of COLUMNS. `whole`: people see all of them, else those for which a narrow terminal has room."""
     text, number = (str, int) if whole else (ForPrograms, Silent)
     end = time.time() if history.is_running(run) else run.last
+    known = run.options
+    command = "resume" if known.resumes else "undo" if known.undo else "provision"
     return (
         run.id,
-        run.options.command or ("undo" if run.options.undo else "provision"),
-        text(run.options.undo or ""),
+        known.command or command,
+        text(known.resumes or ""),
+        text(known.undo or ""),
         Moment(rfc3339(run.began)),
         Duration(round(max(0.0, end - run.began), 3)),
         text(run.by),

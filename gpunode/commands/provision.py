@@ -43,7 +43,7 @@ class ProvisionOptions:
     """How a fleet is worked on. `run`: with vectoradd. `size`, `canary`: see `split_batches`. `max_fail`: hosts that may end badly,
     those that the plan showed as refused or unreachable included, before no further batch begins; None: only those. `fingerprints`:
     of keys that the user trusts, in full. `taint`: all nodes until their proof. `accept`: the level of the acceptance after the proof; "":
-    none. `reviewed`: the plan that was accepted beforehand. `rest`: unfinished hosts of the run to resume; `begun`: see `rebooting`."""
+    none. `reviewed`: the plan that was accepted beforehand. `rest`: unfinished hosts of the run that it `resumes`; `begun`: see `rebooting`."""
 
     yes: bool = False
     run: bool = True
@@ -54,6 +54,7 @@ class ProvisionOptions:
     taint: bool = False
     accept: str = ""
     reviewed: PlanFile | None = None
+    resumes: str | None = None
     rest: tuple[str, ...] = ()
     begun: Mapping[str, float] = field(default_factory=dict)
 
@@ -67,6 +68,7 @@ class ProvisionOptions:
             fingerprints=self.fingerprints,
             taint=self.taint,
             accept=self.accept or None,
+            resumes=self.resumes,
         )
 
     @classmethod
@@ -82,6 +84,7 @@ class ProvisionOptions:
             fingerprints=known.fingerprints or (),
             taint=bool(known.taint),
             accept=known.accept or "",
+            resumes=run.id,
             rest=run.not_done,
             begun=rollout.rebooting(run, now),
         )

@@ -35,20 +35,21 @@ NAMED = 5
 
 @dataclass(frozen=True, slots=True)
 class UndoOptions:
-    """`rest`: unfinished hosts of the undo to resume; `begun`: see `rebooting`; `undone`: those that it has undone."""
+    """`rest`: unfinished hosts of the undo that it `resumes`; `begun`: see `rebooting`; `undone`: those that it has undone."""
 
     yes: bool = False
     size: Size | None = None
     rest: tuple[str, ...] = ()
     begun: Mapping[str, float] = field(default_factory=dict)
     undone: Mapping[str, Progress] = field(default_factory=dict)
+    resumes: str | None = None
 
     @classmethod
     def of_recorded_run(cls, run: RecordedRun, *, yes: bool, now: float) -> UndoOptions:
         """The options that resume a recorded undo. `now`: in seconds since the epoch."""
         size = Size.parse(run.options.batch) if run.options.batch else None
         undone = {name: run.hosts[name] for name in run.in_state("undone", "kept")}
-        return cls(yes, size, run.not_done, rollout.rebooting(run, now), undone)
+        return cls(yes, size, run.not_done, rollout.rebooting(run, now), undone, run.id)
 
 
 def undo(session: Session, recorded: RecordedRun, options: UndoOptions) -> int:
@@ -82,7 +83,8 @@ def undo(session: Session, recorded: RecordedRun, options: UndoOptions) -> int:
     if costs or cluster.objects:
         question = f"{costs or 'The cluster alone'}. Undo run {run_id}?"
         asked, answered = rollout.ask(reporter, question, yes=options.yes)
-    known = RunOptions(run=False, batch=options.size.text if options.size else None, undo=run_id)
+    batch = options.size.text if options.size else None
+    known = RunOptions(run=False, batch=batch, undo=run_id, resumes=options.resumes)
     record = rollout.begin_record(
         session, members, known, asked, answered, rest=options.rest, undone=options.undone
     )

@@ -134,6 +134,7 @@ class RunOptions:
     accept: str | None = None
     undo: str | None = None  # the run that this one undoes
     command: str | None = None
+    resumes: str | None = None  # the run whose unfinished hosts this one continues with
 
 
 @dataclass(frozen=True, slots=True)

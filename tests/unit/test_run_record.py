@@ -238,6 +238,7 @@ def test_a_run_is_gone_on_with_as_it_was_begun() -> None:
         canary=2,
         max_fail=2,
         fingerprints=("A" * 40,),
+        resumes="x",
         rest=("b", "c", "d", "e"),
         begun={"b": 600.0, "c": 900.0},
     )
@@ -245,7 +246,7 @@ def test_a_run_is_gone_on_with_as_it_was_begun() -> None:
         ProvisionOptions.of_recorded_run(
             record.RecordedRun("x", "i", 0, record.RunOptions()), yes=False, now=0
         )
-        == ProvisionOptions()
+        == ProvisionOptions(resumes="x")
     )
 
 
