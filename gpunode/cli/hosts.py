@@ -115,11 +115,12 @@ def provision(
     from gpunode.engine.batch_order import Size
     from gpunode.errors import UsageError
 
-    reviewed = plan_file.read(common.inventory)
+    file = common.inventory
+    reviewed = plan_file.read(file)
     if reviewed is not None:
         if not Path(reviewed.inventory).exists():
             raise UsageError(
-                f"{common.inventory}: the plan is of {reviewed.inventory}, which is not in this folder",
+                f"{file}: the plan is of {reviewed.inventory}, which is not in this folder",
                 hint="Apply it in the folder where it was made.",
             )
         names = common.limit or reviewed.names
@@ -139,6 +140,7 @@ def provision(
         taint=taint,
         accept=accept or "",
         reviewed=reviewed,
+        file=file,
     )
     with session(common, html, junit, accepted=yes) as work:
         return rollout.provision(work, settings)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -77,7 +78,8 @@ def show_plan(
         replaced = " The earlier plan there is replaced." if out.exists() else ""
         context = api.access.context if api and objects is not None else ""
         plan_file.write(out, plan_file.make(Path(inventory.path), members, shown.changes, context, costs))
-        reporter.note(f"The plan is in {out}: `gpunode provision {out}` applies exactly this plan.{replaced}")
+        apply = f"`gpunode provision {shlex.quote(str(out))}` applies exactly this plan"
+        reporter.note(f"The plan is in {out}: {apply}.{replaced}")
     reporter.summary(outcomes(members), cluster=objects)
     code = (
         wrong.exit_code if wrong else 1 if shown.conflicts or shown.obstructed else exit_codes.worst(members)

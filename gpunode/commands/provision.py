@@ -43,7 +43,7 @@ class ProvisionOptions:
     """How a fleet is worked on. `run`: with vectoradd. `size`, `canary`: see `split_batches`. `max_fail`: hosts that may end badly,
     those that the plan showed as refused or unreachable included, before no further batch begins; None: only those. `fingerprints`:
     of keys that the user trusts, in full. `taint`: all nodes until their proof. `accept`: the level of the acceptance after the proof; "":
-    none. `reviewed`: the plan that was accepted beforehand. `rest`: unfinished hosts of the run that it `resumes`; `begun`: see `rebooting`."""
+    none. `reviewed`: the plan that was accepted beforehand, in this `file`. `rest`: unfinished hosts of the run that it `resumes`; `begun`: see `rebooting`."""
 
     yes: bool = False
     run: bool = True
@@ -54,6 +54,7 @@ class ProvisionOptions:
     taint: bool = False
     accept: str = ""
     reviewed: PlanFile | None = None
+    file: Path = Path()
     resumes: str | None = None
     rest: tuple[str, ...] = ()
     begun: Mapping[str, float] = field(default_factory=dict)
@@ -203,9 +204,10 @@ def _ask(
         run=options.run,
         accepted=options.yes,
     )
-    yes, answered = options.yes, "--yes" if options.yes else "yes"
+    yes, answered, hint = options.yes, "--yes" if options.yes else "yes", ANSWER
     if options.reviewed is not None:
-        yes = _check_reviewed(session, members, cluster, options.reviewed, yes=yes)
+        hint = plan_file.plan_again(options.reviewed, options.file, session.inventory)
+        yes = _check_reviewed(session, members, cluster, options.reviewed, hint, yes=yes)
         answered = f"as reviewed, the plan of {options.reviewed.by}" if yes else answered
         if yes and not options.yes and costs:  # no question has them
             session.reporter.note(Headline(costs))
@@ -213,7 +215,7 @@ def _ask(
         return "", ""
     path = session.inventory.path
     question = f"{costs}. Apply {path}?" if costs else f"Apply {path} to the cluster?"
-    confirm(session.reporter, question, yes=yes, hint=plan_file.REVIEW if options.reviewed else ANSWER)
+    confirm(session.reporter, question, yes=yes, hint=hint)
     return question, answered
 
 
@@ -222,10 +224,12 @@ def _check_reviewed(
     members: Members,
     cluster: cluster_diff.ClusterPlan,
     reviewed: PlanFile,
+    hint: str,
     *,
     yes: bool,
 ) -> bool:
-    """True if everything is as it was reviewed; else what is not is shown. Raises StalePlan for that if nobody is asked (`yes`)."""
+    """True if everything is as it was reviewed; else what is not is shown. Raises StalePlan with
+    the hint for that if nobody is asked (`yes`)."""
     now = plan_file.make(Path(session.inventory.path), members, cluster.changes)
     deviations = plan_file.compare(reviewed, now)
     if not deviations:
@@ -238,7 +242,7 @@ def _check_reviewed(
     if yes:
         raise StalePlan(
             "the plan is not the reviewed one, and --yes accepts only that; nothing was changed",
-            hint=plan_file.REVIEW,
+            hint=hint,
         )
     return False
 

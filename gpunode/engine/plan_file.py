@@ -10,6 +10,7 @@ import getpass
 import hashlib
 import json
 import os
+import shlex
 import socket
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -25,15 +26,14 @@ from gpunode.engine.member import Member
 from gpunode.engine.shown import ShownChange, ShownHost, digest, show_change, show_host
 from gpunode.errors import UnexpectedAnswer, UsageError
 from gpunode.host import answers
-from gpunode.model import Change, Reboot
-from gpunode.wording import advise, few
+from gpunode.model import Change, Inventory, Reboot
+from gpunode.wording import Advice, Command, advise, few
 
 KEY = "gpunode_plan"  # the first key, with the format's version
 FORMAT = 2
 LARGEST = 64 << 20  # bytes
 BEGINS = f'{{"{KEY}":'  # without spaces
 AGAIN = advise("`gpunode plan --out FILE` writes a new one.")
-REVIEW = advise("Plan again: `gpunode plan --out FILE`, review it, then provision it.")
 NAMED = 5
 
 Code: TypeAlias = Literal["version", "inventory", "host", "machine", "plan", "disturbs", "cluster"]
@@ -131,6 +131,14 @@ def read(path: Path) -> PlanFile | None:
     except (OSError, ValueError, KeyError, TypeError, RecursionError, UnexpectedAnswer) as error:
         raise UsageError(f"{path}: this plan is damaged: {error}", hint=AGAIN) from None
     return plan
+
+
+def plan_again(reviewed: PlanFile, file: Path, inventory: Inventory) -> Advice:
+    """How to review the same hosts again, in the same file."""
+    name, hosts = shlex.quote(str(file)), ",".join(reviewed.names)
+    limit = f"--limit {hosts} " if {*reviewed.names} < {host.name for host in inventory.hosts} else ""
+    then = f"`, review it with `gpunode show {name}`, then `gpunode provision {name}`."
+    return Advice("Plan again: `", Command("plan", f"{limit}--out {name}"), then)
 
 
 def compare(reviewed: PlanFile, now: PlanFile) -> list[Deviation]:

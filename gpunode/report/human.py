@@ -52,8 +52,11 @@ WRITTEN = {
     "recorded": runs.recorded,
     "deviation": runs.deviations,
 }  # as texts, no tables
-
-
+# With many hosts there are more batches than a user reads before a question
+HEADED: Mapping[str, tuple[str, Callable[[Sequence[Sequence[Any]]], Iterator[str]]]] = {
+    "batch": ("batches", plans.batches),
+    "left": ("stays", runs.left),
+}
 # Columns of JSON lines as people read them: of the second cause of an error.
 CALLED = {"or if": "but if", "or fault": "then fault", "or next": "then"}
 
@@ -192,19 +195,19 @@ class Human:
         if kind == "time":  # of which the summary has a line
             self._times = rows
             return
-        if kind == "batch":  # with many hosts there are more than a user reads before a question
-            self._print_headed("batches", plans.batches(rows))
+        if kind in HEADED:
+            head, describe = HEADED[kind]
+            self._print_headed(head, describe(rows))
             return
         if kind == "cause" and all(row[2] == 1 for row in rows):  # as the chains above have them
-            return
-        if kind == "left":
-            self._print_headed("stays", runs.left(rows))
             return
         if kind == "reviewed":
             each = [cell for row in rows for cell in row if isinstance(cell, ShownPlan)]
             self._diffs = "show --diff"
             self._show_plans([shown.host for shown in each], diff=each[0].diff)
             return
+        if kind == "deviation":  # what follows the plan
+            self._explain_signs("d" if sys.stdin.isatty() and not self._accepted else "")
         if kind in WRITTEN:
             self._print(WRITTEN[kind](rows))
             return

@@ -460,12 +460,15 @@ def test_what_changed_since_the_review_is_asked_for_and_refused_with_yes(
     done = command("provision", "friday.plan")
     assert str(done.exception).startswith("cancelled")
     assert isinstance(done.exception, Declined)
-    assert done.exception.hint == plan_file.REVIEW
+    again = "Plan again: `gpunode plan --limit planned --out friday.plan`, review it with `gpunode show friday.plan`, then `gpunode provision friday.plan`."
+    assert done.exception.hint == again
     assert len(asked) == 1
-    assert " Different from the reviewed plan:\n   planned\n     new: reboot" in done.stdout
+    plan, deviations = done.stdout.split(" Different from the reviewed plan:\n")
+    assert deviations.startswith("   planned\n     new: reboot")
+    assert plan.endswith("load, refresh\n")
     done = command("provision", "friday.plan", "--yes")
     assert isinstance(done.exception, StalePlan)
-    assert (done.exception.exit_code, done.exception.hint) == (4, plan_file.REVIEW)
+    assert (done.exception.exit_code, done.exception.hint) == (4, again)
     lines = [json.loads(line) for line in command("provision", "friday.plan", "--json").stdout.splitlines()]
     assert [line["code"] for line in lines if line["type"] == "deviation"] == ["plan"]
     assert [line["host"] for line in lines if line["type"] == "plan"] == ["planned"]

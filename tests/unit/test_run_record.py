@@ -242,12 +242,9 @@ def test_a_run_is_gone_on_with_as_it_was_begun() -> None:
         rest=("b", "c", "d", "e"),
         begun={"b": 600.0, "c": 900.0},
     )
-    assert (
-        ProvisionOptions.of_recorded_run(
-            record.RecordedRun("x", "i", 0, record.RunOptions()), yes=False, now=0
-        )
-        == ProvisionOptions(resumes="x")
-    )
+    assert ProvisionOptions.of_recorded_run(
+        record.RecordedRun("x", "i", 0, record.RunOptions()), yes=False, now=0
+    ) == ProvisionOptions(resumes="x")
 
 
 def test_hosts_that_an_earlier_run_left_are_not_forgotten(tmp_path: Path) -> None:
