@@ -67,6 +67,7 @@ def page(topic: str) -> str:
     return f"`gpunode help {topic}`"
 
 
+ISSUES = "https://github.com/gpunode/gpunode/issues"
 BUG = f"Report this bug with the archive of `gpunode support-bundle`: {page('troubleshooting#when-you-ask-for-help')}"
 
 

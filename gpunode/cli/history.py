@@ -85,11 +85,16 @@ def show(
     from gpunode import report
     from gpunode.commands.history import show_plan, show_run
     from gpunode.engine import plan_file
+    from gpunode.errors import UsageError
 
     named = options.origin(invocation) != options.DEFAULT or inventory.exists()
     reporter = report.make(json=json, quiet=False)
     if plan := plan_file.read(Path(run)):
         raise typer.Exit(show_plan(reporter, Path(run), plan, diff=diff))
+    if "." in run or "/" in run:  # as no run's id
+        what = "a file of another kind, no plan" if Path(run).exists() else "no such file"
+        hint = "`gpunode plan --out FILE` writes a plan; `gpunode history` lists recorded runs."
+        raise UsageError(f"{run}: {what}", hint=hint)
     raise typer.Exit(
         show_run(reporter, run, inventory, of_all=not named, diff=json if diff is None else diff)
     )

@@ -28,6 +28,7 @@ from gpunode.engine.session import Session
 from gpunode.errors import GpunodeError, UsageError
 from gpunode.links.plugin import daemonset, published
 from gpunode.model import Event
+from gpunode.wording import ISSUES
 
 RECORDS = 5  # the last runs
 LOG = 2000  # the last lines of each pod of the plugin
@@ -36,11 +37,12 @@ KEPT = "Passwords, tokens and keys are replaced by their size. Names, addresses 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A file of the archive, and what it is."""
+    """A file of the archive, and what it is. `missing`: it only says why there is nothing."""
 
     name: str
     what: str
     text: str
+    missing: bool = False
 
 
 def write_bundle(session: Session, path: Path, lines_to: Callable[[TextIO], Reporter]) -> int:
@@ -64,7 +66,10 @@ def write_bundle(session: Session, path: Path, lines_to: Callable[[TextIO], Repo
         raise
     rows = [(part.name, len(part.text.encode()), part.what) for part in parts]
     reporter.rows("content", ("file", "bytes", "what"), rows)
-    reporter.total(f"{path}: {len(rows)} files. {KEPT}", {"bundle": str(path)})
+    missing = [part.name for part in parts if part.missing]
+    left = f" Not collected, each with the reason: {', '.join(missing)}." if missing else ""
+    text = f"{path}: {len(rows)} files.{left} {KEPT} Attach it to your question: {ISSUES}"
+    reporter.total(text, {"bundle": str(path)})
     return 0
 
 
@@ -119,7 +124,7 @@ def _collect(session: Session, lines_to: Callable[[TextIO], Reporter]) -> Iterat
                 api, inventory.cluster.namespace, members[0] if members else (), whole=whole
             )
         except GpunodeError as error:
-            yield Part("cluster/not-collected.txt", "why the cluster could not be read", f"{error}\n")
+            yield Part("cluster/not-collected.txt", "why the cluster could not be read", f"{error}\n", True)
     source = Path(inventory.path)
     if source.is_file():
         yield _part("inventory.yaml", "the inventory", source.read_text)
@@ -173,7 +178,7 @@ def _part(name: str, what: str, read: Callable[[], str]) -> Part:
     try:
         return Part(name, what, read())
     except (GpunodeError, OSError, ValueError) as error:
-        return Part(name, f"{what}: not collected", f"not collected: {error}\n")
+        return Part(name, f"{what}: not collected", f"not collected: {error}\n", True)
 
 
 def _versions() -> Mapping[str, object]:

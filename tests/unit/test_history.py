@@ -408,6 +408,10 @@ def test_a_name_that_means_no_run_or_several_is_refused() -> None:
     assert first.id in text
     assert second.id in text
     assert "no recorded run is 7" in run("show", "7")[1]
+    assert (
+        "friday.plan: no such file\n  `gpunode plan --out FILE` writes a plan"
+        in run("show", "friday.plan")[1]
+    )
     assert of_kind(lines("show", "last"), "run")[0]["run"] == second.id
 
 

@@ -17,6 +17,7 @@ from gpunode.engine import converge
 from gpunode.engine.record import Record, RunOptions
 from gpunode.errors import UsageError
 from gpunode.model import File, Kubelet, Outcome
+from gpunode.wording import ISSUES
 from tests import cases
 
 from .conftest import DAEMONSET, GPU_NODE, NS, add_node, pod, publish, status
@@ -114,6 +115,8 @@ def test_what_cannot_be_collected_says_so_in_its_place(bundle: Bundle, fake: Fak
     assert ran.exit_code == 0, ran.output
     files = contents(tmp_path / "a.tar.gz")
     assert "cluster/not-collected.txt" in files
+    assert "Not collected, each with the reason: cluster/not-collected.txt." in ran.output
+    assert ran.output.endswith(f"Attach it to your question: {ISSUES}\n")
     assert "hosts/gpu-1.json" in files
     assert "PCI" in files["verify.jsonl"]
 
