@@ -6,13 +6,32 @@ from __future__ import annotations
 import dataclasses
 import time
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from gpunode.cli import options
 from gpunode.cli.options import visits_hosts
 from gpunode.cli.session import load_inventory, session
+
+if TYPE_CHECKING:
+    from gpunode.engine.batch_order import Size
+
+
+def _size(batch: str | None) -> Size | None:
+    from gpunode.engine.batch_order import Size
+
+    return Size.parse(batch) if batch is not None else None
+
+
+def _proven(taint: bool, *, run: bool) -> bool:
+    from gpunode.errors import UsageError
+
+    if taint and not run:
+        raise UsageError(
+            "--taint-until-verified needs the proof that --no-run leaves out", hint="Leave one of them out."
+        )
+    return taint
 
 
 @visits_hosts
@@ -46,9 +65,14 @@ def plan(
             "--out", help="Also write the plan to this file, which `provision FILE` applies.", metavar="FILE"
         ),
     ] = None,
+    run: options.Run = True,
+    batch: options.Batch = None,
+    canary: options.Canary = 0,
+    taint: options.Taint = False,
     html: options.Html = None,
 ) -> int:
-    """Show what provision would change on every host and in the cluster, and why. Changes nothing.
+    """Show what provision would change on every host and in the cluster, and why. Changes nothing. Give it the options that
+    provision will have, such as --canary.
 
     --out writes the plan for review: `gpunode show FILE` shows it, `gpunode provision FILE` applies exactly that plan. The file
     has every diff, and no secret.
@@ -56,12 +80,14 @@ def plan(
     Example: gpunode plan inventory.yaml --limit p100 --exit-code
     """
     from gpunode.commands.plan import show_plan
+    from gpunode.commands.provision import ProvisionOptions
     from gpunode.engine import plan_file
 
     if out is not None:
         plan_file.check_place(out)
+    options_ = ProvisionOptions(run=run, size=_size(batch), canary=canary, taint=_proven(taint, run=run))
     with session(common, html) as work:
-        return show_plan(work, diff=diff, waits=exit_with, why=why, out=out)
+        return show_plan(work, options_, diff=diff, waits=exit_with, why=why, out=out)
 
 
 @visits_hosts
@@ -69,11 +95,9 @@ def provision(
     *,
     common: options.Deploys,
     yes: options.Yes = False,
-    run: Annotated[bool, typer.Option("--run/--no-run", help="Run vectoradd on the GPUs at the end.")] = True,
+    run: options.Run = True,
     batch: options.Batch = None,
-    canary: Annotated[
-        int, typer.Option(help="Finish N hosts with changes before all others.", min=0, metavar="N")
-    ] = 0,
+    canary: options.Canary = 0,
     max_fail: Annotated[
         int | None,
         typer.Option(
@@ -84,13 +108,7 @@ def provision(
         ),
     ] = None,
     fingerprint: options.Fingerprints = None,
-    taint: Annotated[
-        bool,
-        typer.Option(
-            "--taint-until-verified",
-            help="Taint new nodes, and nodes with a changed driver, toolkit or runtime, with gpunode.dev/unverified until their GPUs are verified: no pod starts there earlier.",
-        ),
-    ] = False,
+    taint: options.Taint = False,
     accept: Annotated[
         options.Level | None,
         typer.Option(
@@ -112,7 +130,6 @@ def provision(
     """
     from gpunode.commands import provision as rollout
     from gpunode.engine import plan_file
-    from gpunode.engine.batch_order import Size
     from gpunode.errors import UsageError
 
     file = common.inventory
@@ -125,19 +142,14 @@ def provision(
             )
         names = common.limit or reviewed.names
         common = dataclasses.replace(common, inventory=Path(reviewed.inventory), limit=names)
-    size = Size.parse(batch) if batch is not None else None
-    if taint and not run:
-        raise UsageError(
-            "--taint-until-verified needs the proof that --no-run leaves out", hint="Leave one of them out."
-        )
     settings = rollout.ProvisionOptions(
         yes=yes,
         run=run,
-        size=size,
+        size=_size(batch),
         canary=canary,
         max_fail=max_fail,
         fingerprints=tuple(fingerprint or ()),
-        taint=taint,
+        taint=_proven(taint, run=run),
         accept=accept or "",
         reviewed=reviewed,
         file=file,
@@ -214,7 +226,6 @@ def forget(
     Example: gpunode forget gpu-07 -i inventory.yaml
     """
     from gpunode.commands import forget as rollout
-    from gpunode.engine.batch_order import Size
     from gpunode.inventory import match_hosts
     from gpunode.model import Host, Inventory
 
@@ -228,7 +239,7 @@ def forget(
             strangers.extend([name] if problems else [])
         return tuple(host for host in inventory.hosts if host.name in chosen)
 
-    size = Size.parse(batch) if batch is not None else None
+    size = _size(batch)
     with session(common, accepted=yes, choose=choose) as work:
         options_ = rollout.ForgetOptions(yes, keep_software, size, tuple(dict.fromkeys(strangers)))
         return rollout.forget_hosts(work, options_)

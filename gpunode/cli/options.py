@@ -148,6 +148,17 @@ Batch = Annotated[
     str | None,
     typer.Option(help="Finish N hosts, or N% of them, before the next batch starts.", metavar="N|N%"),
 ]
+Canary = Annotated[
+    int, typer.Option(help="Finish N hosts with changes before all others.", min=0, metavar="N")
+]
+Run = Annotated[bool, typer.Option("--run/--no-run", help="Run vectoradd on the GPUs at the end.")]
+Taint = Annotated[
+    bool,
+    typer.Option(
+        "--taint-until-verified",
+        help="Taint new nodes, and nodes with a changed driver, toolkit or runtime, with gpunode.dev/unverified until their GPUs are verified: no pod starts there earlier.",
+    ),
+]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Apply without asking.")]
 Gpu = Annotated[
     str,

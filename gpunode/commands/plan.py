@@ -8,6 +8,7 @@ from pathlib import Path
 
 from gpunode import packages
 from gpunode.cluster.api import Api
+from gpunode.commands.provision import ProvisionOptions
 from gpunode.engine import (
     cluster_diff,
     control_plane,
@@ -36,9 +37,15 @@ from gpunode.planning.versions import upstream
 
 
 def show_plan(
-    session: Session, *, diff: bool | None, waits: bool, why: bool = False, out: Path | None = None
+    session: Session,
+    options: ProvisionOptions,
+    *,
+    diff: bool | None,
+    waits: bool,
+    why: bool = False,
+    out: Path | None = None,
 ) -> int:
-    """Show the plan; the exit code. `diff`: as in `cluster_diff.show`. `waits`: pending changes have exit codes of their own.
+    """Show the plan of a provision with these options; the exit code. `diff`: as in `cluster_diff.show`. `waits`: pending changes have exit codes of their own.
     `why`: with the choices behind each plan. `out`: the file that gets the plan, for `provision`."""
     reporter, inventory = session.reporter, session.inventory
     nodes.check_kubeconfig(inventory)
@@ -60,12 +67,22 @@ def show_plan(
         reporter.rows("why", ("host", "code", "chosen", "why"), list(_choices(members)))
     objects: int | None = None  # of the cluster, if it was checked
     shown = cluster_diff.ClusterPlan(0, ())
-    order = rounds.order_batches(members)
+    order = rounds.order_batches(members, size=options.size, canary=options.canary)
     if inventory.cluster.plugin is None:
         reporter.note(nodes.WITHOUT_PLUGIN)
     elif api is not None and wrong is None:
         try:
-            shown = cluster_diff.plan(api, inventory, placed, reporter, diff=diff, strict=False, order=order)
+            shown = cluster_diff.plan(
+                api,
+                inventory,
+                placed,
+                reporter,
+                diff=diff,
+                strict=False,
+                order=order,
+                tainted=options.taint,
+                run=options.run,
+            )
             objects = shown.objects
         except ClusterError as error:
             wrong = error
@@ -73,7 +90,16 @@ def show_plan(
         wrong = nodes.name_rights(inventory, wrong)
         reporter.problem(wrong.problem)
     gate.show(inventory, reporter)
-    costs = report_costs(session, order, members, shown, accepted=True)
+    costs = report_costs(
+        session,
+        order,
+        members,
+        shown,
+        size=options.size,
+        canary=options.canary,
+        run=options.run,
+        accepted=True,
+    )
     if out is not None:
         replaced = " The earlier plan there is replaced." if out.exists() else ""
         context = api.access.context if api and objects is not None else ""

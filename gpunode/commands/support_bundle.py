@@ -19,6 +19,7 @@ from gpunode import __version__
 from gpunode.agent.redaction import redact, redact_values
 from gpunode.cluster.api import Api
 from gpunode.commands.plan import show_plan
+from gpunode.commands.provision import ProvisionOptions
 from gpunode.commands.verify import verify
 from gpunode.contract.times import utc
 from gpunode.engine import converge, history, nodes
@@ -104,7 +105,7 @@ def _collect(session: Session, lines_to: Callable[[TextIO], Reporter]) -> Iterat
         (
             "plan.jsonl",
             "what `gpunode plan --json` prints",
-            lambda quiet: show_plan(quiet, diff=None, waits=False),
+            lambda quiet: show_plan(quiet, ProvisionOptions(), diff=None, waits=False),
         ),
         ("probe.jsonl", "how the hosts were reached", probe),
     )

@@ -34,7 +34,9 @@ def read_key(source: Signed, place: str = "", trusted: Collection[str] = ()) -> 
     Raises WrongKey, GpunodeError where none can be read.
     """
     where = place or source.key_uri
-    text = _fetch(where) if where.startswith(ADDRESSES) else _read(Path(where))
+    way = "Check that address, or" if place else "Without internet name a mirror's address, or"
+    hint = f"{way} bring the key as a file: `--{source.purpose} PLACE`."
+    text = _fetch(where, hint) if where.startswith(ADDRESSES) else _read(Path(where))
     try:
         actual = signing.fingerprint(text)
     except ValueError as error:
@@ -67,7 +69,7 @@ def read_key(source: Signed, place: str = "", trusted: Collection[str] = ()) -> 
     )
 
 
-def _fetch(address: str) -> str:
+def _fetch(address: str, hint: str) -> str:
     """The text at this address; by $HTTPS_PROXY where it is set."""
     from http.client import HTTPException  # only here: a plan must not wait for these imports
     from urllib.request import Request, urlopen
@@ -83,10 +85,7 @@ def _fetch(address: str) -> str:
         text = run_within(WHOLE_SECONDS, read).decode("ascii", "replace")
     except (OSError, HTTPException, ValueError) as error:
         why = getattr(error, "reason", "") or error
-        raise GpunodeError(
-            f"{address} cannot be fetched: {why}",
-            hint="Without internet name a mirror's address, or a file that you bring: `--driver PLACE`, `--toolkit PLACE`.",
-        ) from error
+        raise GpunodeError(f"{address} cannot be fetched: {why}", hint=hint) from error
     return text
 
 

@@ -447,6 +447,18 @@ def test_a_run_is_recorded_beside_its_inventory_however_that_is_named(
     assert len([*(tmp_path / "other" / STATE).rglob("*.jsonl")]) == 1
 
 
+@pytest.mark.parametrize("verb", ["plan", "provision"])
+def test_a_plan_shows_the_batches_that_a_provision_with_its_options_would_have(
+    command: Command, monkeypatch: pytest.MonkeyPatch, verb: str
+) -> None:
+    monkeypatch.setattr(
+        converge, "probe_and_plan", lambda visit, _: Outcome(visit.host.name, "planned", plan=WAITS)
+    )
+    ran = command(verb, "--canary", "1", "--batch", "2", "--json", text="groups: {g: {hosts: [a, b, c]}}\n")
+    lines = map(json.loads, ran.stdout.splitlines())
+    assert [line["hosts"] for line in lines if line["type"] == "batch"] == [["a"], ["b", "c"]]
+
+
 def test_what_changed_since_the_review_is_asked_for_and_refused_with_yes(
     command: Command,
     asked: list[str],

@@ -180,7 +180,10 @@ def test_a_key_of_which_only_the_end_is_known_needs_the_whole_fingerprint(
 @pytest.mark.parametrize(
     ("place", "words"),
     [
-        ("{mirror}/gone", "cannot be fetched: Not Found"),
+        (
+            "{mirror}/gone",
+            "cannot be fetched: Not Found\n  Check that address, or bring the key as a file: `--driver PLACE`",
+        ),
         ("http://127.0.0.1:1/k.pub", "cannot be fetched"),
         ("gone", "gone cannot be read: No such file"),
         (__file__, "is no key: no armoured public key"),
