@@ -15,7 +15,7 @@ from rich.table import Table
 from gpunode.engine.overview import RunLine
 from gpunode.engine.reporter import Headline
 from gpunode.engine.shown import ShownHost, ShownPlan, show_host
-from gpunode.errors import Problem
+from gpunode.errors import Declined, Problem
 from gpunode.model import Event, Host, Outcome, Verdict
 from gpunode.report import chains, objects, plans, runs
 from gpunode.report.chains import chain, whole_chain
@@ -272,12 +272,18 @@ class Human:
         return answer in ("y", "yes")
 
     def _read(self, question: str) -> str:
-        self._err_print(f"{question} ", ("[y/N/d]" if self._folded else "[y/N]", "bold"), " ")
+        self._err_print(f"{question} ", ("[y/N/d]" if self._folded else "[y/N]", "bold"))
+        self._err.print(" ", end="")  # which a wrapped line would lose
         try:
-            return sys.stdin.readline().strip().lower()
+            answer = sys.stdin.readline()
         except KeyboardInterrupt:
             self._err.print()
-            raise
+            error = Declined("interrupted; nothing changed")
+            error.exit_code = 130  # as of every interrupt
+            raise error from None
+        if not answer:  # Ctrl-D leaves the cursor behind the question
+            self._err.print()
+        return answer.strip().lower()
 
     def summary(self, outcomes: Sequence[Outcome], *, cluster: int | None = 0, after: str = "") -> None:
         if not self._accepted:

@@ -112,6 +112,22 @@ def test_a_container_that_hangs_is_no_host_that_does(host: Host) -> None:
     assert b'"status": 0' in agent.stdout.read()
 
 
+def test_two_trials_wait_for_each_other(host: Host) -> None:
+    """Of two operators' verifies: their containers have one name."""
+    name, go = '"$GPUNODE_ROOT/state/name"', '"$GPUNODE_ROOT/state/go"'
+    waits = f"until [ -e {go} ]; do sleep 0.02; done"
+    tool(host, "docker", PLUGIN, runs=f"/bin/mkdir {name} || exit 125; {waits}; /bin/rmdir {name}")
+    job = {**wire.container_job("docker", PLUGIN), "beat": 0.05}
+    agents = [host.start(job) for _ in range(2)]
+    for agent in agents:
+        assert agent.stdout
+        assert [agent.stdout.readline() for _ in range(12)][-5:] == [b'{"type": "alive"}\n'] * 5
+    host.write("/state/go", "")
+    for agent in agents:
+        assert agent.stdout
+        assert b'"status": 0' in agent.stdout.read()
+
+
 def test_ctr_leaves_no_container_of_an_earlier_trial(host: Host) -> None:
     """One that did not end kept its name, and every later one failed; 124 is a tool that ran out of time."""
     tool(host, "ctr", PLUGIN, runs='case "$*" in *" run "*) exit 124;; esac')

@@ -17,7 +17,7 @@ from gpunode.cluster.objects.difference import Difference
 from gpunode.cluster.pods import GPU, MEMORY
 from gpunode.engine.overview import RunLine
 from gpunode.engine.reporter import Headline, Reporter
-from gpunode.errors import Claim, ClusterError, InventoryError, Problem
+from gpunode.errors import Claim, ClusterError, Declined, InventoryError, Problem
 from gpunode.model import (
     Disturbance,
     Disturbed,
@@ -324,14 +324,16 @@ def test_a_column_that_nothing_is_in_takes_no_room(capsys: pytest.CaptureFixture
 
 
 def test_an_interrupt_at_a_question_is_no_answer(capsys: pytest.CaptureFixture[str]) -> None:
-    """It ends the program, on a line of its own."""
+    """It ends the program; the end of the input is a no, on a line of its own."""
     with mock.patch("sys.stdin") as stdin:
         stdin.isatty.return_value = True
         stdin.readline.side_effect = KeyboardInterrupt
-        with pytest.raises(KeyboardInterrupt):
+        with pytest.raises(Declined, match="interrupted; nothing changed"):
             Human(quiet=False).ask("Apply to 2 hosts?")
+        stdin.readline.side_effect = [""]  # Ctrl-D
+        assert not Human(quiet=False).ask("Apply to 2 hosts?")
 
-    assert capsys.readouterr().err == "Apply to 2 hosts? [y/N] \n"
+    assert capsys.readouterr().err == "Apply to 2 hosts? [y/N] \n" * 2
 
 
 def test_a_table_that_would_cut_words_is_a_line_for_every_cell(terminal: Terminal) -> None:

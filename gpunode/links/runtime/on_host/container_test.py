@@ -1,8 +1,10 @@
 """A GPU container on the host itself: what `verify` runs where no pod can. Its image is on the host already; none is pulled."""
 
+import fcntl
 import os
 import re
-from typing import Dict, List, Optional, Tuple
+from contextlib import contextmanager
+from typing import Dict, Iterator, List, Optional, Tuple
 
 from gpunode.agent.system import Answer, Message, below, have, last, run
 
@@ -72,7 +74,23 @@ def test_container(runtime: str, reference: str) -> Message:
 
 
 def run_container(tool: str, image: str, program: Tuple[str, ...]) -> Answer:
-    """A container's end; it is removed where it did not end."""
+    """A container's end; it is removed where it did not end. Another operator's goes first: they have one name."""
+    with locked("/run"):
+        return run_alone(tool, image, program)
+
+
+@contextmanager
+def locked(folder: str) -> Iterator[None]:
+    """This process has the folder's lock, on which nothing is written."""
+    descriptor = os.open(below(folder), os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def run_alone(tool: str, image: str, program: Tuple[str, ...]) -> Answer:
     if tool == "ctr":  # one that an earlier run left, which keeps its name
         run(*CTR_DELETE)
     argv = (image, NAME, *program) if tool == "ctr" else ("--entrypoint=" + program[0], image, *program[1:])
