@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from gpunode.planning import writers
@@ -33,10 +35,13 @@ def cluster_lines(context: str, differences: Sequence[Difference], *, diff: bool
     if not differences:
         yield "= up to date\n", "dim"
     name = "objects"
+    first: dict[tuple[str, str], Difference] = {}
     for same in _group_alike(differences):
         sample = same[0]
         what = " and ".join(other.what for other in same)
-        yield from _change(name, sample, what, whole=diff or (diff is None and not is_folded(sample)))
+        whole = diff or (diff is None and not is_folded(sample))
+        other = first.setdefault((sample.action, sample.title.kind), sample)
+        yield from _change(name, _beside(other, sample), what, whole=whole)
         name = ""
     alike: dict[tuple[str, ...], list[Difference]] = {}
     for difference in differences:
@@ -70,6 +75,17 @@ def _group_alike(differences: Sequence[Difference]) -> list[list[Difference]]:
             alike = (lines, difference.claims) if difference.action == "changed" else difference.what
             groups.setdefault((alike,), []).append(difference)
     return list(groups.values())
+
+
+def _beside(other: Difference, difference: Difference) -> Difference:
+    """A new or removed object by what differs from another one, where that is less than half of it: of the plugin's two DaemonSets."""
+    if difference is other or difference.action not in SIGNS:
+        return difference
+    texts = [[line[1:] for line in each.lines] for each in (other, difference)]
+    differs = list(difflib.unified_diff(*texts, n=1, lineterm=""))[2:]
+    if 2 * len(differs) >= len(difference.lines):
+        return difference
+    return replace(difference, lines=(f"the same as {other.what} but for:", *differs))
 
 
 def _change(name: str, difference: Difference, what: str, *, whole: bool) -> Iterator[Part]:

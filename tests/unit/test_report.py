@@ -13,7 +13,7 @@ import pytest
 from rich.console import Console
 
 from gpunode import cli
-from gpunode.cluster.objects.difference import Difference
+from gpunode.cluster.objects.difference import Difference, creation
 from gpunode.cluster.pods import GPU, MEMORY
 from gpunode.engine.overview import RunLine
 from gpunode.engine.reporter import Headline, Reporter
@@ -1093,3 +1093,21 @@ def test_users_read_last_what_to_do_next_and_programs_the_summary(capsys: pytest
     Named(make(json=True, quiet=False), Path("i.yaml")).summary([], after=after)
     note, last = map(json.loads, capsys.readouterr().out.splitlines())
     assert (note["message"], last["type"]) == ("`gpunode resume i.yaml` continues.", "summary")
+
+
+def test_a_new_object_that_is_nearly_another_one_is_shown_by_what_differs(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """As the plugin's two DaemonSets; one that shares little is shown whole."""
+    spec = {f"key{number}": number for number in range(10)}
+    new = [
+        creation({"kind": "DaemonSet", "metadata": {"name": name}, "spec": more})
+        for name, more in (("a", spec), ("b", spec), ("c", {}))
+    ]
+    make(json=False, quiet=False).cluster("here", new, diff=True)
+    _, second, third = capsys.readouterr().out.split("create DaemonSet ")[1:]
+    assert second.split("\n")[1].strip() == "the same as DaemonSet a but for:"
+    assert "-  name: a\n" in second
+    assert "key5" not in second
+    assert "+  name: c\n" in third
+    assert "the same" not in third
