@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, replace
 
 from .status import CORDONED, STARTING, Status
 from .times import utc
-from .typed import read
+from .typed import parse, read
 
 TYPE = "GpuReady"
 WRITER = "gpunode-device-plugin"  # the plugin's User-Agent, which the API server takes as its field manager
@@ -57,8 +56,8 @@ def with_acceptance(condition: Condition, note: str, now: float) -> Condition:
     """`condition` with the acceptance of the node's annotation `note` in its message. If the inventory required one, and it ran
     out or failed, a condition that is True becomes False."""
     try:
-        record: _Record = read(_Record, json.loads(note), "acceptance")
-    except (ValueError, RecursionError):
+        record: _Record = read(_Record, parse(note), "acceptance")
+    except ValueError:
         return condition
     if (record.kind, record.version) != ("gpunode-acceptance", 1):
         return condition

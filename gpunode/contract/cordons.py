@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 
 from .status import CORDONED, Reason
-from .typed import read
+from .typed import parse, read
 
 FILE = "gpunode/cordoned-gpus.json"  # beside the plugin's socket
 VERSION = 1
@@ -39,7 +39,7 @@ def dumps(cordons: Mapping[str, Cordon]) -> str:
 
 def loads(text: str) -> dict[str, Cordon]:
     """The cordons by the GPU's UUID. Raises ValueError for anything but a file of this version."""
-    document = json.loads(text)
+    document = parse(text)
     if not isinstance(document, dict) or document.get("version") != VERSION:
         raise ValueError(f"no document of version {VERSION}, which this program reads")
     gpus: dict[str, Cordon] = read(Mapping[str, Cordon], document.get("gpus"), "gpus")

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
-from .typed import read
+from .typed import parse, read
 
 KIND = "gpunode-measurements"
 VERSION = 1
@@ -140,11 +140,7 @@ def as_json(document: Measurements) -> dict[str, Any]:
 
 def loads(text: str) -> Measurements:
     """Raises UnknownVersion for a document of another version, ValueError for anything else."""
-    try:
-        document = json.loads(text)
-    except RecursionError:
-        raise ValueError("it is nested too deeply") from None
-    return from_json(document)
+    return from_json(parse(text))
 
 
 def from_json(document: object) -> Measurements:

@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 
-from .typed import read
+from .typed import parse, read
 
 VERSION = 1
 ANNOTATION = "gpunode.dev/device-plugin"
@@ -131,10 +131,7 @@ def dumps(status: Status) -> str:
 
 def loads(text: str) -> Status:
     """Raises UnknownVersion for a document of another version, ValueError for anything else."""
-    try:
-        document = json.loads(text)
-    except RecursionError:
-        raise ValueError("it is nested too deeply") from None
+    document = parse(text)
     if not isinstance(document, dict):
         raise ValueError("a status is a JSON object")  # noqa: TRY004
     if document.get("version") != VERSION:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import MISSING, fields, is_dataclass
 from functools import cache
@@ -22,6 +23,14 @@ class Unexpected(ValueError):
 
     def __init__(self, value: Any, expected: str, place: str) -> None:
         super().__init__(f"{_describe(value)} where {expected} is expected, in {place:.200}")
+
+
+def parse(text: str | bytes) -> Any:
+    """The value of JSON text. Raises ValueError alone, also for one that nests too deep."""
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
 
 
 def read(kind: Any, value: Any, place: str) -> Any:

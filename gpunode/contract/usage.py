@@ -7,7 +7,7 @@ import json
 from dataclasses import asdict, dataclass
 
 from .status import Reason
-from .typed import read
+from .typed import parse, read
 
 VERSION = 2  # of what its readers must know; they ignore keys that they do not know (those of version 1 refuse them)
 READ = (1, VERSION)
@@ -69,7 +69,7 @@ def dumps(gpus: tuple[Gpu, ...]) -> str:
 
 def loads(text: str) -> tuple[Gpu, ...]:
     """Raises ValueError for anything but a document of these versions, Newer for one of a later version."""
-    document = json.loads(text)
+    document = parse(text)
     version = document.get("version") if isinstance(document, dict) else None
     if version not in READ:
         error = Newer if isinstance(version, int) and version > VERSION else ValueError

@@ -81,8 +81,8 @@ def _beside(other: Difference, difference: Difference) -> Difference:
     """A new or removed object by what differs from another one, where that is less than half of it: of the plugin's two DaemonSets."""
     if difference is other or difference.action not in SIGNS:
         return difference
-    texts = [[line[1:] for line in each.lines] for each in (other, difference)]
-    differs = list(difflib.unified_diff(*texts, n=1, lineterm=""))[2:]
+    before, after = ([line[1:] for line in each.lines] for each in (other, difference))
+    differs = list(difflib.unified_diff(before, after, n=1, lineterm=""))[2:]
     if 2 * len(differs) >= len(difference.lines):
         return difference
     return replace(difference, lines=(f"the same as {other.what} but for:", *differs))

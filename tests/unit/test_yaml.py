@@ -1,16 +1,23 @@
-"""YAML of hosts and clusters: whatever a text holds, its reader gets data or one kind of error."""
+"""YAML and JSON of hosts, clusters and users: whatever a text holds, its reader gets data or one kind of error."""
 
 from __future__ import annotations
+
+import base64
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import yaml
 
-from gpunode.contract import yaml_text
-from gpunode.errors import CannotPlan
+from gpunode.cluster.api import kubeconfig, notes
+from gpunode.contract import cordons, usage, yaml_text
+from gpunode.errors import CannotPlan, UsageError
 from gpunode.links.kubelet import rancher, start
+from gpunode.links.plugin.image import registry
 
+DEEP = "[" * 200_000
 BAD = {
-    "nested": "[" * 200_000,
+    "nested": DEEP,
     "nested in lines": "- " * 20_000 + "x",
     "nested mappings": "{a: " * 20_000,
     "date": "a: 2026-13-45",
@@ -48,3 +55,23 @@ def test_a_node_agents_file_that_nests_too_deep_is_refused(name: str) -> None:
 def test_a_kubelets_file_that_cannot_be_read_is_a_problem(text: str) -> None:
     """In YAML and in JSON."""
     assert "not valid YAML" in (start.read_config([("", text)])[1] or "")
+
+
+@pytest.mark.parametrize("read", [usage.loads, cordons.loads])
+def test_json_that_nests_too_deep_is_a_value_error(read: Callable[[str], object]) -> None:
+    """As other text that is none; a traceback would be a bug of gpunode's."""
+    with pytest.raises(ValueError, match="nested too deeply"):
+        read(DEEP)
+
+
+def test_deep_notes_and_tokens_of_others_are_none() -> None:
+    token = base64.urlsafe_b64encode(f'{{"exp": {DEEP}'.encode()).decode().rstrip("=")
+    assert kubeconfig._end_of_token(f"Bearer a.{token}.b") is None
+    assert notes.read({"metadata": {"annotations": {f"{notes.PREFIX}x": DEEP}}}) == {}
+
+
+def test_a_deep_login_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("REGISTRY_AUTH_FILE", str(tmp_path / "auth.json"))
+    (tmp_path / "auth.json").write_text(DEEP)
+    with pytest.raises(UsageError, match="the login for r cannot be read"):
+        registry.login("r", "i")

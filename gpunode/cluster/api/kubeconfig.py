@@ -21,6 +21,7 @@ import yaml
 from gpunode.agent import redaction
 from gpunode.cluster.api.exec_plugin import ExecPlugin, Login, Trust
 from gpunode.contract import yaml_text
+from gpunode.contract.typed import parse
 from gpunode.errors import ClusterError, KubeconfigUnusable
 from gpunode.local import files as localfile
 from gpunode.model import Cluster
@@ -304,7 +305,7 @@ def _end_of_token(header: str) -> datetime | None:
     """When a token that says so, a JWT, ends."""
     parts = header.rpartition(" ")[2].split(".")
     try:
-        claims = json.loads(base64.urlsafe_b64decode(parts[1] + "=" * (-len(parts[1]) % 4)))
+        claims = parse(base64.urlsafe_b64decode(parts[1] + "=" * (-len(parts[1]) % 4)))
         return datetime.fromtimestamp(float(claims["exp"]), timezone.utc)
     except (IndexError, KeyError, TypeError, ValueError, OverflowError, OSError):
         return None

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 
 from gpunode.cluster.api.kinds import Object, Served, title
+from gpunode.contract.typed import parse
 from gpunode.errors import Claim, HttpError
 
 PREFIX = "gpunode.dev/applied-by-"
@@ -48,7 +49,7 @@ def read(live: Object) -> dict[str, Object]:
     for key, text in (live["metadata"].get("annotations") or {}).items():
         if key.startswith(PREFIX):
             try:
-                desired = json.loads(text)
+                desired = parse(text)
             except ValueError:
                 continue
             if isinstance(desired, dict):

@@ -24,6 +24,7 @@ from urllib.parse import urlencode
 from urllib.request import Request, build_opener
 
 from gpunode import __version__
+from gpunode.contract.typed import parse
 from gpunode.errors import UsageError
 from gpunode.links.plugin.image.base import CHUNK, LARGEST, fits
 from gpunode.links.plugin.image.base import MANIFESTS as MOST
@@ -110,7 +111,7 @@ def _fetch(image: Reference, arch: str, to: Path) -> None:
             raise ValueError(f"more than {MOST} manifests")
         text = registry.manifest(digest)
         _write(image, blobs, digest, [text], len(text))
-        manifest = json.loads(text)
+        manifest = parse(text)
         waiting += [each["digest"] for each in manifest.get("manifests", []) if fits(each, arch)]
         for descriptor in [manifest["config"], *manifest["layers"]] if "layers" in manifest else []:
             registry.blob(blobs, descriptor["digest"], int(descriptor["size"]))
@@ -204,7 +205,7 @@ class _Registry:
         else:
             realm += f"{'&' if '?' in realm else '?'}{urlencode(query)}"
         with self._open(realm, "application/json", mine, form) as answer:
-            document: dict[str, Any] = json.loads(answer.read(LARGEST))
+            document: dict[str, Any] = parse(answer.read(LARGEST))
         return f"Bearer {document.get('token') or document.get('access_token') or ''}"
 
 
@@ -271,7 +272,7 @@ def login(host: str, image: str) -> Login | None:
     None where no user has logged in. Raises UsageError for one that cannot be read."""
     for place in filter(os.path.exists, _places()):
         try:
-            kept = _read_auth(json.loads(localfile.text(place)), host, image)
+            kept = _read_auth(parse(localfile.text(place)), host, image)
         except UNREADABLE as error:
             # Not its words: they may have the login
             why = getattr(error, "strerror", "") or type(error).__name__
@@ -324,7 +325,7 @@ def _ask_helper(program: str, host: str) -> tuple[str, str]:
     done = subprocess.run(command, input=host, capture_output=True, text=True, timeout=SECONDS, check=False)
     if done.returncode:
         return "", ""
-    answer = json.loads(done.stdout)
+    answer = parse(done.stdout)
     if answer.get("Username") == NO_NAME:
         return "", str(answer["Secret"])
     return base64.b64encode(f"{answer.get('Username')}:{answer.get('Secret')}".encode()).decode(), ""
