@@ -35,13 +35,13 @@ def cluster_lines(context: str, differences: Sequence[Difference], *, diff: bool
     if not differences:
         yield "= up to date\n", "dim"
     name = "objects"
-    first: dict[tuple[str, str], Difference] = {}
+    known: dict[tuple[str, str], Difference] = {}
     for same in _group_alike(differences):
         sample = same[0]
         what = " and ".join(other.what for other in same)
         whole = diff or (diff is None and not is_folded(sample))
-        other = first.setdefault((sample.action, sample.title.kind), sample)
-        yield from _change(name, _beside(other, sample), what, whole=whole)
+        like = known.setdefault((sample.action, sample.title.kind), sample)
+        yield from _change(name, _beside(like, sample), what, whole=whole)
         name = ""
     alike: dict[tuple[str, ...], list[Difference]] = {}
     for difference in differences:
