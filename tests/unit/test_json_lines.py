@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[2]
 ROOMS = {
     path: path.read_text()
     for room in ("cli", "commands", "engine")
-    for path in (ROOT / "gpunode" / room).glob("*.py")
+    for path in (ROOT / "gpunode" / room).rglob("*.py")
 }
 BY_REPORT = {
     "outcome",
@@ -44,7 +44,8 @@ def tables() -> Iterator[tuple[str, tuple[str, ...]]]:
     """Kind and columns of each table that a command reports."""
     for path, call in calls("rows"):
         if isinstance(call.args[0], ast.Constant):
-            module = import_module(f"gpunode.{path.parent.name}.{path.stem}")
+            name = ".".join(path.relative_to(ROOT).with_suffix("").parts)
+            module = import_module(name.removesuffix(".__init__"))
             columns = eval(compile(ast.Expression(call.args[1]), str(path), "eval"), vars(module).copy())
             yield call.args[0].value, tuple(name.lower().replace(" ", "_") for name in columns)
 
