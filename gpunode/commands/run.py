@@ -9,9 +9,9 @@ from gpunode.engine import nodes, proof
 from gpunode.engine.reporter import ForPrograms, Reporter, progress
 from gpunode.engine.session import Session
 from gpunode.errors import Problem
-from gpunode.links.pod import notebook, run_pod
+from gpunode.links.pod import notebook, run_pod, vectoradd
 from gpunode.links.pod.requests import Target
-from gpunode.model import Inventory, PluginImage
+from gpunode.model import Inventory
 from gpunode.wording import advise, lines
 
 START_SECONDS = 900.0  # images with TensorFlow have several GiB
@@ -28,7 +28,8 @@ def run_vectoradd(session: Session, *, image: str | None, logs: bool) -> int:
         proof.report_problem(reporter, member)
     rights.demand(api, rights.of_proof(session.inventory.cluster.namespace))
     targets = [Target(member.node.name) for member in members if member.node]
-    results = proof.run_vectoradd(api, session.inventory, targets, notify, image=image)
+    run = nodes.pod_run(api, session.inventory, proof.PODS_SECONDS, notify, image=image)
+    results = vectoradd.run(api, targets, run, args=() if image else run_pod.VECTORADD)
     proof.show_results(results, reporter)
     for result in results:
         if result.why and not (result.busy and result.uncovered):  # the rows show who uses them
@@ -47,16 +48,8 @@ def run_nvidia_smi(session: Session, *, image: str | None) -> int:
     able = nodes.find_gpu_nodes(api, session, notify)
     if not able:
         return 1
-    ran = run_pod.run_nvidia_smi(
-        api,
-        able,
-        namespace=session.inventory.cluster.namespace,
-        image=PluginImage(image) if image else nodes.image_of(session.inventory),
-        seconds=proof.PODS_SECONDS,
-        notify=notify,
-        config=session.inventory.cluster.plugin_config,
-        schedulers=nodes.schedulers(api, session.inventory),
-    )
+    run = nodes.pod_run(api, session.inventory, proof.PODS_SECONDS, notify, image=image)
+    ran = run_pod.run_nvidia_smi(api, able, run)
     if ran.log:
         names = ForPrograms(ran.node), ForPrograms(ran.pod)
         reporter.rows("log", LOG, [(*names, line) for line in ran.log.splitlines()])

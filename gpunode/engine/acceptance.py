@@ -95,14 +95,8 @@ def accept(
     results = vectoradd.run(
         api,
         targets,
-        namespace=inventory.cluster.namespace,
-        image=nodes.image_of(inventory),
-        seconds=SECONDS[level],
-        notify=notify,
+        nodes.pod_run(api, inventory, SECONDS[level], notify, holder=holder),
         args=(*PROGRAM, level),
-        config=config,
-        holder=holder,
-        schedulers=nodes.schedulers(api, inventory),
         alone=True,
     )
     reference, states = nodes.image_of(inventory).reference, _read_states(api, inventory, placed)

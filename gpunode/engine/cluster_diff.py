@@ -22,7 +22,7 @@ from gpunode.links.node.identity import ANOTHER_MACHINE
 from gpunode.links.plugin import configuration, daemonset, expected, marks, other_owners
 from gpunode.links.plugin.features import PREFIX, STAMP, WRITER
 from gpunode.links.plugin.link import nodes_without
-from gpunode.links.pod.run_pod import make_pod
+from gpunode.links.pod.run_pod import PodRun, make_pod
 from gpunode.model import Host, Inventory, PluginConfig, Title
 from gpunode.wording import advise, few, page
 
@@ -317,9 +317,7 @@ def _report_obstacles(
                 "vectoradd.yaml.j2",
                 PROOF,
                 node,
-                namespace=spec.namespace,
-                image=spec.image,
-                seconds=60.0,
+                PodRun(spec.namespace, spec.image, 60.0),
                 resource=resource,
                 amount=1,
             )

@@ -15,6 +15,7 @@ from gpunode.cluster.api import Api, side_by_side
 from gpunode.cluster.api import connect as api_of
 from gpunode.cluster.api.kubeconfig import choose_context
 from gpunode.cluster.api.refusal import FORBIDDEN, GRANT
+from gpunode.cluster.api.watch import OnProgress
 from gpunode.cluster.objects.apply import fit
 from gpunode.contract.condition import ACCEPTED
 from gpunode.engine import converge
@@ -30,6 +31,7 @@ from gpunode.links.plugin import daemonset, expected, features, other_owners
 from gpunode.links.plugin.configuration import warnings
 from gpunode.links.plugin.deployment import Spec, all_objects
 from gpunode.links.plugin.link import floating_warning
+from gpunode.links.pod.run_pod import PodRun
 from gpunode.links.scheduler.deployment import second_serves
 from gpunode.model import Cluster, Host, Inventory, PluginConfig, PluginImage, Ssh
 from gpunode.wording import advise, few, page, several
@@ -121,6 +123,22 @@ def schedulers(api: Api, inventory: Inventory) -> dict[str, str]:
     if share is None or share.scheduler is None or not second_serves(api, inventory.cluster.namespace):
         return {}
     return {share.resource: share.scheduler.name}
+
+
+def pod_run(
+    api: Api,
+    inventory: Inventory,
+    seconds: float,
+    notify: OnProgress,
+    *,
+    image: str | None = None,
+    holder: str = "",
+) -> PodRun:
+    """For pods of the plugin's image, or of another. Raises ClusterError where the inventory names none."""
+    cluster, run = inventory.cluster, PluginImage(image) if image else image_of(inventory)
+    return PodRun(
+        cluster.namespace, run, seconds, notify, cluster.plugin_config, holder, schedulers(api, inventory)
+    )
 
 
 def spec_of(inventory: Inventory) -> Spec:

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field, replace
 
 from gpunode.cluster.api import Api, side_by_side
 from gpunode.cluster.api.kinds import Object
-from gpunode.cluster.api.watch import OnProgress
 from gpunode.cluster.objects.difference import Difference
 from gpunode.contract.status import LAYOUT
 from gpunode.engine import accepted, impact, nodes
@@ -31,9 +30,9 @@ from gpunode.links.plugin.link import judge_image, judge_owned, judge_plugin
 from gpunode.links.pod import vectoradd as pods
 from gpunode.links.pod.link import judge_isolation, judge_pod
 from gpunode.links.pod.requests import Target, published_target, target
-from gpunode.links.pod.run_pod import VECTORADD, run_strangers
+from gpunode.links.pod.run_pod import run_strangers
 from gpunode.links.pod.vectoradd import NodeResult, Result
-from gpunode.model import Inventory, PluginConfig, PluginImage, Verdict
+from gpunode.model import Inventory, PluginConfig, Verdict
 from gpunode.wording import Advice, Command, advise, few, several
 
 LAYERS: tuple[Layer, ...] = ("node", "plugin", "capacity", "pod")
@@ -389,23 +388,16 @@ def _judge_pods(walk: Walk, members: Members, states: Mapping[str, State]) -> Me
     """The last link: vectoradd on the free GPUs, and for isolated hosts a pod that requests no GPU."""
     notify = progress(walk.reporter)
     going = [member for member in members if member.active and member.node]
+    if not going:
+        return members
+    run = nodes.pod_run(walk.api, walk.inventory, PODS_SECONDS, notify, holder=walk.holder)
     aims = [_target(walk, member, member.node) for member in going if member.node]
-    results = run_vectoradd(walk.api, walk.inventory, aims, notify, holder=walk.holder) if aims else ()
+    results = pods.run(walk.api, aims, run)
     if walk.acts:
         show_results(results, walk.reporter)
     by_node = {result.node: result for result in results}
     isolated = [member.node for member in going if member.node and member.host.isolation]
-    strangers: Mapping[str, str] = {}
-    if isolated:
-        strangers = run_strangers(
-            walk.api,
-            isolated,
-            namespace=walk.namespace,
-            image=nodes.image_of(walk.inventory),
-            seconds=PODS_SECONDS,
-            notify=notify,
-            holder=walk.holder,
-        )
+    strangers = run_strangers(walk.api, isolated, run) if isolated else {}
 
     def judge(member: Member) -> Member:
         if not member.active or member.node is None:
@@ -437,30 +429,6 @@ def _target(walk: Walk, member: Member, node: Node) -> Target:
     if not _by_dra(member):
         return target(walk.config, node.name, member.gpus, member.labels)
     return published_target(node.name, walk.published.get(node.name, ()))
-
-
-def run_vectoradd(
-    api: Api,
-    inventory: Inventory,
-    targets: Sequence[Target],
-    notify: OnProgress,
-    *,
-    image: str | None = None,
-    holder: str = "",
-) -> tuple[NodeResult, ...]:
-    """Run vectoradd on the free GPUs of the nodes; `image`: another one than the plugin's. `holder`: of the cluster's lease."""
-    return pods.run(
-        api,
-        targets,
-        namespace=inventory.cluster.namespace,
-        image=PluginImage(image) if image else nodes.image_of(inventory),
-        seconds=PODS_SECONDS,
-        notify=notify,
-        args=() if image else VECTORADD,
-        config=inventory.cluster.plugin_config,
-        holder=holder,
-        schedulers=nodes.schedulers(api, inventory),
-    )
 
 
 def report_proofs(members: Members, reporter: Reporter) -> None:

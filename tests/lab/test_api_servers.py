@@ -38,6 +38,7 @@ from gpunode.links.plugin.link import judge_plugin
 from gpunode.links.pod import vectoradd
 from gpunode.links.pod.link import judge_pod
 from gpunode.links.pod.requests import Target
+from gpunode.links.pod.run_pod import PodRun
 from gpunode.model import Cluster as Named
 from gpunode.model import PluginConfig, PluginImage, PluginPublish
 from gpunode.sim.apiserver import tls
@@ -482,9 +483,7 @@ def test_a_node_is_verified_up_to_a_finished_pod(cluster: Cluster) -> None:
     with plugged(cluster) as rollout:
         (state,) = rollout.states.values()
         node = cluster.node("a")
-        (result,) = vectoradd.run(
-            cluster.api, [Target("a", UUIDS)], namespace=NS, image=IMAGE, seconds=15, notify=lambda _: None
-        )
+        (result,) = vectoradd.run(cluster.api, [Target("a", UUIDS)], PodRun(NS, IMAGE, 15))
         chain = (judge_node(node), judge_plugin(state, ""), judge_offer(node, 2, None), judge_pod(result))
         assert [(link.layer, link.status) for link in chain] == [
             (layer, "ok") for layer in ("node", "plugin", "capacity", "pod")

@@ -21,6 +21,7 @@ from gpunode.links.node import labels
 from gpunode.links.plugin import Spec, published
 from gpunode.links.pod import vectoradd
 from gpunode.links.pod.requests import Target
+from gpunode.links.pod.run_pod import PodRun
 from gpunode.links.pod.vectoradd import NodeResult
 from gpunode.model import Cluster as Access
 from gpunode.model import PluginConfig, PluginImage
@@ -71,15 +72,7 @@ class Fleet:
         config: PluginConfig | None = None,
     ) -> tuple[NodeResult, ...]:
         targets = [Target(machine.name, tuple(gpu.uuid for gpu in machine.gpus)) for machine in machines]
-        return vectoradd.run(
-            self.api,
-            targets,
-            namespace=NS,
-            image=PluginImage(image),
-            seconds=seconds,
-            notify=lambda _: None,
-            config=config,
-        )
+        return vectoradd.run(self.api, targets, PodRun(NS, PluginImage(image), seconds, config=config))
 
     def row(self, machine: Machine) -> overview.Row:
         return next(row for row in overview.status(self.api, NS) if row.node == machine.name)

@@ -5,8 +5,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
-from types import MappingProxyType
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from gpunode.cluster import pods
@@ -28,6 +27,20 @@ PROGRAM = (
     "import glob, sys; found = sorted(glob.glob('/dev/nvidia[0-9]*')); print(', '.join(found)); "
     f"sys.exit({SEES} if found else 0)"
 )
+
+
+@dataclass(frozen=True, slots=True)
+class PodRun:
+    """What the pods of a run share. `seconds`: until the last has ended. `config`: the plugin's. `holder`: of the cluster's Lease.
+    `schedulers`: by resource, where it is not the cluster's own."""
+
+    namespace: str
+    image: PluginImage
+    seconds: float
+    notify: OnProgress = lambda _: None
+    config: PluginConfig | None = None
+    holder: str = ""
+    schedulers: Mapping[str, str] = field(default_factory=dict)
 
 
 def place(
@@ -125,63 +138,35 @@ def _read(api: Api, name: str, pod: Object | None, container: str) -> Ran:
     return Ran(name, node, int(end.get("exitCode", -1)), message=message, log=log)
 
 
-def run_nvidia_smi(
-    api: Api,
-    nodes: Sequence[Node],
-    *,
-    namespace: str,
-    image: PluginImage,
-    seconds: float,
-    notify: OnProgress,
-    config: PluginConfig | None = None,
-    schedulers: Mapping[str, str] = MappingProxyType({}),
-) -> Ran:
-    """Run it in a pod with one GPU, on one of these nodes; `seconds` at most. Where they offer no whole one, with a
-    unit of what they offer. `config`, `schedulers`: as in `place`."""
+def run_nvidia_smi(api: Api, nodes: Sequence[Node], settings: PodRun) -> Ran:
+    """Run it in a pod with one GPU, on one of these nodes. Where they offer no whole one, with a unit of what they offer."""
     name = f"gpunode-{NVIDIA_SMI}-{secrets.token_hex(4)}"
     (manifest,) = render(
         "nvidia-smi.yaml.j2",
         name=name,
-        namespace=namespace,
+        namespace=settings.namespace,
         run=name,
-        image=image.reference,
-        pull=image.pull,
-        seconds=int(seconds),
-        **place(nodes, config, schedulers),
+        image=settings.image.reference,
+        pull=settings.image.pull,
+        seconds=int(settings.seconds),
+        **place(nodes, settings.config, settings.schedulers),
     )
-    (ran,) = run_pods(api, [manifest], NVIDIA_SMI, seconds=seconds, notify=notify)
+    (ran,) = run_pods(api, [manifest], NVIDIA_SMI, seconds=settings.seconds, notify=settings.notify)
     return replace(ran, why=f"exit code {ran.code}") if ran.code else ran
 
 
-def run_strangers(
-    api: Api,
-    nodes: Sequence[Node],
-    *,
-    namespace: str,
-    image: PluginImage,
-    seconds: float,
-    notify: OnProgress,
-    holder: str = "",
-) -> Mapping[str, str]:
+def run_strangers(api: Api, nodes: Sequence[Node], settings: PodRun) -> Mapping[str, str]:
     """What a pod that asks for no GPU, though its environment asks for all, as CUDA's images do, shows on each node, in words; ""
     where it sees no GPU."""
     run = secrets.token_hex(4)
     manifests = [
         make_pod(
-            "stranger.yaml.j2",
-            f"stranger-{run}-{number}",
-            node,
-            namespace=namespace,
-            image=image,
-            seconds=seconds,
-            args=("-c", PROGRAM),
-            run=run,
-            holder=holder,
+            "stranger.yaml.j2", f"stranger-{run}-{number}", node, settings, args=("-c", PROGRAM), run=run
         )
         for number, node in enumerate(nodes)
     ]
     try:
-        ended = run_pods(api, manifests, STRANGER, seconds=seconds, notify=notify)
+        ended = run_pods(api, manifests, STRANGER, seconds=settings.seconds, notify=settings.notify)
         return {node.name: _describe_stranger(ran) for node, ran in zip(nodes, ended, strict=True)}
     except ClusterError as error:
         why = f"a pod that asks for no GPU could not be tried: {error.message}"
@@ -200,14 +185,11 @@ def make_pod(
     template: str,
     name: str,
     node: Node,
+    settings: PodRun,
     *,
-    namespace: str,
-    image: PluginImage,
-    seconds: float,
     args: Sequence[str] = VECTORADD,
     run: str = "",
-    holder: str = "",
-    scheduler: str = "",
+    resource: str = "",
     claims: str = "",
     **more: object,
 ) -> Object:
@@ -215,18 +197,19 @@ def make_pod(
     (pod,) = render(
         template,
         name=name,
-        namespace=namespace,
+        namespace=settings.namespace,
         run=run,
-        holder=holder,
-        scheduler=scheduler,
+        holder=settings.holder,
+        resource=resource,
+        scheduler=settings.schedulers.get(resource, ""),
         claims=claims,
         hostname=node.labels.get(HOSTNAME, node.name),
         taints=node.taints,
-        image=image.reference,
-        pull=image.pull,
+        image=settings.image.reference,
+        pull=settings.image.pull,
         args=args,
         runtime_class="nvidia" if node.labels.get(RUNTIME_LABEL) == "class" else None,
-        seconds=int(seconds) + 60,
+        seconds=int(settings.seconds) + 60,
         **more,
     )
     return pod

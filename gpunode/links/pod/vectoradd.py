@@ -28,8 +28,7 @@ from gpunode.links.capacity.slices import CLASSES
 from gpunode.links.node import Node
 from gpunode.links.pod.requests import Free, Request, Target, next_requests
 from gpunode.links.pod.requests import free as free_of
-from gpunode.links.pod.run_pod import VECTORADD, make_pod
-from gpunode.model import PluginConfig, PluginImage
+from gpunode.links.pod.run_pod import VECTORADD, PodRun, make_pod
 from gpunode.wording import advise, few, lines
 
 CONTAINER = "vectoradd"
@@ -41,26 +40,19 @@ LOOK = 2.0  # seconds between two reports of reasons, and between two recreation
 def run(
     api: Api,
     targets: Sequence[Target],
+    settings: PodRun,
     *,
-    namespace: str,
-    image: PluginImage,
-    seconds: float,
-    notify: OnProgress,
     args: Sequence[str] = VECTORADD,
-    config: PluginConfig | None = None,
-    holder: str = "",
-    schedulers: Mapping[str, str] | None = None,
     alone: bool = False,
 ) -> tuple[NodeResult, ...]:
-    """Run pods on the free GPUs of each node. Returns results in the order of `targets`. `config` is the plugin's.
+    """Run pods on the free GPUs of each node. Returns results in the order of `targets`.
 
     `args` is for the plugin's image; () starts another image with its own command: then exit status 0 is a pass.
-    The pods are deleted in every case, Ctrl-C included. `holder`: of the cluster's lease; see `left`.
-    `schedulers`: by resource, where pods that ask for it are not the cluster's own scheduler's. `alone`: for a program that measures
-    all of its GPUs at once: one pod for all whole GPUs, none shared by two.
+    The pods are deleted in every case, Ctrl-C included. `alone`: for a program that measures all of its GPUs at once: one pod
+    for all whole GPUs, none shared by two.
     """
     claims = any(target.published is not None for target in targets)
-    this = _Run(api, namespace, image, args, seconds, notify, config, holder, schedulers or {}, alone, claims)
+    this = _Run(api, settings, args, alone, claims)
     known = {node.name: node for node in nodes.fetch(api)}
     jobs = [Job(target, expected=target.uuids) for target in targets]
     try:
@@ -78,14 +70,8 @@ class _Run:
     """The pods of one call of `run`; they carry its id as a label."""
 
     api: Api
-    namespace: str
-    image: PluginImage
+    settings: PodRun
     args: Sequence[str]
-    seconds: float
-    notify: OnProgress
-    config: PluginConfig | None
-    holder: str
-    schedulers: Mapping[str, str]
     alone: bool
     claims: bool
     id: str = field(default_factory=lambda: secrets.token_hex(4))
@@ -99,19 +85,23 @@ class _Run:
     def prepare(self, targets: Sequence[Target]) -> None:
         """Create the templates of the claims by which pods get devices from a DRA driver, and delete those of earlier holders."""
         for item in (
-            self.api.find(TEMPLATE, self.namespace, labels=f"{OURS}=gpunode")[0] if self.claims else ()
+            self.api.find(TEMPLATE, self.settings.namespace, labels=f"{OURS}=gpunode")[0]
+            if self.claims
+            else ()
         ):
-            if (item["metadata"].get("annotations") or {}).get(HOLDER, self.holder) != self.holder:
-                self.api.delete(TEMPLATE, item["metadata"]["name"], self.namespace)
+            if (item["metadata"].get("annotations") or {}).get(
+                HOLDER, self.settings.holder
+            ) != self.settings.holder:
+                self.api.delete(TEMPLATE, item["metadata"]["name"], self.settings.namespace)
         kinds = {device.kind for target in targets for device in target.published or ()} & CLASSES.keys()
         for kind in sorted(kinds):
             exactly = {"deviceClassName": CLASSES[kind]}
             request = {"name": "gpu", "exactly": exactly}
             meta: Object = {
                 "name": self.template(CLASSES[kind]),
-                "namespace": self.namespace,
+                "namespace": self.settings.namespace,
                 "labels": self.labels,
-                "annotations": {HOLDER: self.holder} if self.holder else {},
+                "annotations": {HOLDER: self.settings.holder} if self.settings.holder else {},
             }
             manifest = {"metadata": meta, "spec": {"spec": {"devices": {"requests": [request]}}}}
             self.api.create({**manifest, "apiVersion": KINDS[TEMPLATE].api, "kind": TEMPLATE})
@@ -131,7 +121,7 @@ class _Run:
             )
             return
         on_node = self.api.find("Pod", fields=f"spec.nodeName={node.name}")[0]
-        free = free_of(node, on_node, self.config, job.target, alone=self.alone)
+        free = free_of(node, on_node, self.settings.config, job.target, alone=self.alone)
         job.node, job.free, job.waves, job.left = node, free, list(free.waves), dict(free.rest)
         if not free.known:
             job.expected = ()
@@ -163,16 +153,12 @@ class _Run:
             "vectoradd.yaml.j2",
             name,
             node,
-            namespace=self.namespace,
-            image=self.image,
-            seconds=self.seconds,
+            self.settings,
             args=self.args,
             run=self.id,
-            holder=self.holder,
             resource=request[0],
             amount=request[1],
             claims=self.template(request[0]) if request[0] in CLASSES.values() else "",
-            scheduler=self.schedulers.get(request[0], ""),
         )
         self.api.create(manifest)
         return name
@@ -183,7 +169,7 @@ class _Run:
         if job.node is None or time.monotonic() - job.tried < LOOK:
             return
         job.tried = time.monotonic()
-        self.api.delete("Pod", name, self.namespace)
+        self.api.delete("Pod", name, self.settings.namespace)
         new = self.create(job.node, job.requested[name])
         job.requested[new] = job.requested[name]
         job.names[job.names.index(name)] = new
@@ -199,7 +185,12 @@ class _Run:
         running = {job.target.node: job for job in jobs}  # that wait for a pod
         # An event costs what its own node's pods cost, however many nodes there are.
         for live, changed in changes(
-            self.api, "Pod", self.namespace, seconds=self.seconds, labels=self.selector, notify=self.notify
+            self.api,
+            "Pod",
+            self.settings.namespace,
+            seconds=self.settings.seconds,
+            labels=self.selector,
+            notify=self.settings.notify,
         ):
             for job in jobs if changed is None else [of[changed]] if changed in of else []:
                 self.gather(job, live)
@@ -213,15 +204,15 @@ class _Run:
                 self.report(jobs, live)
         for job in jobs:
             for name in job.waiting:
-                why = f"not done after {self.seconds:.0f} s: {self.why(live.get(name))}"
-                job.results[name] = [failed_result(job.target.node, name, why, self.seconds)]
+                why = f"not done after {self.settings.seconds:.0f} s: {self.why(live.get(name))}"
+                job.results[name] = [failed_result(job.target.node, name, why, self.settings.seconds)]
 
     def report(self, jobs: Sequence[Job], live: Mapping[str, Object]) -> None:
         """Report how many pods are done, and what the first of the others waits for."""
         waiting = [name for job in jobs for name in job.waiting]
         every = sum(len(job.names) for job in jobs)
         why = self.why(live.get(waiting[0]))
-        self.notify(f"{every - len(waiting)} of {every} test pods finished; {waiting[0]}: {why}")
+        self.settings.notify(f"{every - len(waiting)} of {every} test pods finished; {waiting[0]}: {why}")
 
     def gather(self, job: Job, live: Mapping[str, Object]) -> None:
         """Collect the results of pods that are done; once all of the node's are, create the next or delete them."""
@@ -246,7 +237,7 @@ class _Run:
         if job.names and job.done:
             for name in job.names:
                 if name in live and not live[name]["metadata"].get("deletionTimestamp"):
-                    self.api.delete("Pod", name, self.namespace)
+                    self.api.delete("Pod", name, self.settings.namespace)
 
     def result(self, job: Job, pod: Object) -> list[Result]:
         """The results of a pod, one for each GPU, from its exit status and log."""
@@ -255,7 +246,7 @@ class _Run:
             return [failed_result(node, name, self.why(pod))]
         code, unread, log = ended.get("exitCode"), "", ""
         try:
-            log = self.api.log(self.namespace, name, CONTAINER)
+            log = self.api.log(self.settings.namespace, name, CONTAINER)
         except ClusterError as error:
             unread = f"its log cannot be read: {error.message}"
         last = log.strip().splitlines()[-1:] or [pods.problem(pod)]
@@ -292,21 +283,21 @@ class _Run:
         try:
             kinds = ("Pod", TEMPLATE) if self.claims else ("Pod",)
             for kind in kinds:
-                for item in self.api.find(kind, self.namespace, labels=self.selector)[0]:
-                    self.api.delete(kind, item["metadata"]["name"], self.namespace)
+                for item in self.api.find(kind, self.settings.namespace, labels=self.selector)[0]:
+                    self.api.delete(kind, item["metadata"]["name"], self.settings.namespace)
         except ClusterError as error:
-            self.notify(
+            self.settings.notify(
                 f"pods of this run may remain ({error.message}); they end on their own, or run: "
-                f"kubectl -n {self.namespace} delete pod -l {self.selector}"
+                f"kubectl -n {self.settings.namespace} delete pod -l {self.selector}"
             )
 
     def gone(self) -> None:
         """Wait until the deleted pods are gone and their GPUs free."""
         left: dict[str, Object] = {}
-        for left in follow(self.api, "Pod", self.namespace, seconds=GONE, labels=self.selector):
+        for left in follow(self.api, "Pod", self.settings.namespace, seconds=GONE, labels=self.selector):
             if not left:
                 return
-        self.notify(f"not deleted after {GONE:.0f} s: {', '.join(left)}")
+        self.settings.notify(f"not deleted after {GONE:.0f} s: {', '.join(left)}")
 
 
 @dataclass(frozen=True, slots=True)

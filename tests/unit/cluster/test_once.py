@@ -52,9 +52,7 @@ def test_the_pod_asks_for_what_the_nodes_offer(
         add_node(fake, f"gpu-{number}", **offer)
         fake.update("Node", f"gpu-{number}", status={"capacity": named, "allocatable": named})
     there, second = nodes.fetch(api), {"schedulers": {NAMED: "second"}, "config": CONFIG}
-    run_pod.run_nvidia_smi(
-        api, there, namespace="gpunode", image=PluginImage("i"), seconds=1, notify=print, **second
-    )
+    run_pod.run_nvidia_smi(api, there, run_pod.PodRun("gpunode", PluginImage("i"), 1, **second))
     (spec,) = made
     notebook_pod = notebook.manifests(there, namespace="gpunode", **second)[0]["spec"]["template"]["spec"]
     for part in ("affinity", "schedulerName"):

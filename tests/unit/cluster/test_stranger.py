@@ -7,7 +7,7 @@ import pytest
 from gpunode.cluster.api import Api
 from gpunode.links import node as nodes
 from gpunode.links.pod.link import judge_isolation
-from gpunode.links.pod.run_pod import run_strangers
+from gpunode.links.pod.run_pod import PodRun, run_strangers
 from gpunode.model import PluginImage, Verdict
 
 from .conftest import NS, add_node
@@ -42,9 +42,7 @@ def test_it_says_what_such_a_pod_sees(api: Api, fake: FakeApi, code: int, messag
             fake.update("Pod", item["metadata"]["name"], NS, status=ended(code, message))
 
     fake.react("Pod", kubelet)
-    views = run_strangers(
-        api, nodes.fetch(api), namespace=NS, image=PluginImage("plugin:1"), seconds=20, notify=lambda _: None
-    )
+    views = run_strangers(api, nodes.fetch(api), PodRun(NS, PluginImage("plugin:1"), 20))
     assert views == {"a": words}
     (container,) = made[0]["spec"]["containers"]
     assert {"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"} in container["env"]

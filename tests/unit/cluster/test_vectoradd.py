@@ -14,6 +14,7 @@ from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
 from threading import Barrier
+from typing import Any
 
 import pytest
 
@@ -22,7 +23,7 @@ from gpunode.cluster.api import Api
 from gpunode.links import node as nodes
 from gpunode.links.pod import vectoradd
 from gpunode.links.pod.requests import Target
-from gpunode.links.pod.run_pod import make_pod
+from gpunode.links.pod.run_pod import PodRun, make_pod
 from gpunode.links.pod.vectoradd import Job, NodeResult
 from gpunode.model import PluginConfig, PluginImage
 from tests import tables
@@ -45,18 +46,21 @@ def kubelet(fake: FakeApi) -> Kubelet:
 @pytest.fixture
 def run(api: Api, told: list[str]) -> Run:
     """Runs vectoradd on these targets, for 20 seconds at most and telling `told`, unless `more` has it otherwise."""
-    usual = {"namespace": NS, "image": PluginImage("plugin:1"), "seconds": 20, "notify": told.append}
-    return lambda *targets, **more: vectoradd.run(api, targets, **{**usual, **more})  # type: ignore[arg-type]
+    usual = PodRun(NS, PluginImage("plugin:1"), 20, told.append)
+
+    def vectoradds(*targets: Target, **more: Any) -> tuple[NodeResult, ...]:
+        own = {name: more.pop(name) for name in ("args", "alone") if name in more}
+        return vectoradd.run(api, targets, replace(usual, **more), **own)
+
+    return vectoradds
 
 
 def test_pods_name_the_scheduler_of_their_resource() -> None:
     """A second one places those that ask for memory; the cluster's own all others."""
     node = nodes.parse({"metadata": {"name": "a", "uid": "1"}, "status": {}})
-    given = {"namespace": NS, "image": PluginImage("plugin:1"), "seconds": 20}
-    past = make_pod("vectoradd.yaml.j2", "one", node, resource=pods.GPU, amount=1, **given)  # type: ignore[arg-type]
-    named = make_pod(
-        "vectoradd.yaml.j2", "one", node, resource=pods.MEMORY, amount=1, **given, scheduler="gpunode"
-    )  # type: ignore[arg-type]
+    second = PodRun(NS, PluginImage("plugin:1"), 20, schedulers={pods.MEMORY: "gpunode"})
+    past = make_pod("vectoradd.yaml.j2", "one", node, second, resource=pods.GPU, amount=1)
+    named = make_pod("vectoradd.yaml.j2", "one", node, second, resource=pods.MEMORY, amount=1)
     assert ("schedulerName" in past["spec"], named["spec"]["schedulerName"]) == (False, "gpunode")
 
 
@@ -64,17 +68,8 @@ def test_pods_name_the_scheduler_of_their_resource() -> None:
 def test_a_pods_gpu_is_held_by_a_program_that_its_image_has(args: tuple[str, ...], program: str) -> None:
     """The plugin's has Python, and NVIDIA's sample none. Python ends on SIGTERM where it runs as the first process, too."""
     node = nodes.parse({"metadata": {"name": "a", "uid": "1"}, "status": {}})
-    made = make_pod(
-        "vectoradd.yaml.j2",
-        "one",
-        node,
-        resource=pods.GPU,
-        amount=1,
-        namespace=NS,
-        image=PluginImage("i:1"),
-        seconds=20,
-        args=args,
-    )
+    settings = PodRun(NS, PluginImage("i:1"), 20)
+    made = make_pod("vectoradd.yaml.j2", "one", node, settings, resource=pods.GPU, amount=1, args=args)
     [command] = [box["command"] for box in made["spec"]["containers"] if box["name"] == "hold"]
     assert command[0] == program
     if program == "python3":
