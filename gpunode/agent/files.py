@@ -7,7 +7,7 @@ import sys
 from typing import Any, Callable, Dict, Iterable, List, Optional, Tuple
 
 from gpunode.agent.failures import Failure
-from gpunode.agent.journal import append, entries_of, guarding, sync
+from gpunode.agent.journal import append, entries_of, guarding, records, sync
 from gpunode.agent.record import Run
 from gpunode.agent.system import Answer, Message, below, glob_of, last, naming, resolve
 
@@ -90,8 +90,7 @@ def put(
     check: Optional[Callable[[str], None]] = None,
 ) -> None:
     """Write a file atomically. `check` gets the new file's temporary path; if it raises, nothing is changed."""
-    real = below(path)
-    temporary = "%s/.%s.gpunode-%s" % (os.path.dirname(real), os.path.basename(real), run_name)
+    real, temporary = below(path), temporary_of(path, run_name)
     if os.path.lexists(temporary):
         os.unlink(temporary)  # of this run, killed or cut off by a reboot
     try:
@@ -111,6 +110,22 @@ def put(
             os.unlink(temporary)
         raise
     sync(os.path.dirname(real))
+
+
+def temporary_of(path: str, run_name: str) -> str:
+    """Where a run writes a file before it takes its place."""
+    return below("%s/.%s.gpunode-%s" % (os.path.dirname(path), os.path.basename(path), run_name))
+
+
+def remove_temporaries() -> None:
+    """Remove the new files of killed applies that have not taken their places. Needs the lock."""
+    for folder in records():
+        try:
+            for entry in entries_of(folder):
+                if entry.get("path") and not entry["ended"]:
+                    os.unlink(temporary_of(entry["path"], os.path.basename(folder)))
+        except Exception:  # there is none; or a newer gpunode's journal, or a damaged one
+            continue
 
 
 def create(path: str, flags: int) -> int:

@@ -15,6 +15,7 @@ from gpunode.agent.system import Message, below, glob_of, naming, text_of
 LIVE = "/run/gpunode"  # for root alone: a user who can open the lock's file can hold the lock
 STATE = "/var/lib/gpunode"
 RECORDS = STATE + "/runs"
+UNPACKED = "unpacked"  # by NVIDIA's installer, in a record
 # Of the format of a run's files; files without a version are 0, of gpunode 0.1 before its release
 VERSION = 1
 

@@ -12,7 +12,8 @@ import pytest
 
 from gpunode.agent import files
 from gpunode.model import RemoveFile, WriteFile
-from tests.agent.conftest import Host
+from tests.agent.conftest import Host, wait_until
+from tests.agent.guarded import kill
 
 DAEMON = "/etc/docker/daemon.json"
 
@@ -106,6 +107,18 @@ def test_docker_checks_a_file_before_it_takes_the_name(host: Host) -> None:
     assert host.read(DAEMON) == "{}"
     assert left_over(host) == []
     assert "--validate --config-file" in host.calls()[0]
+
+
+def test_a_file_of_a_killed_apply_that_has_not_taken_its_place_goes_with_the_next(host: Host) -> None:
+    host.write(DAEMON, "{}")
+    waits = 'until [ -e "$GPUNODE_ROOT/state/go" ]; do sleep 0.02; done'
+    host.program("dockerd", f'touch "$GPUNODE_ROOT/state/begun"\n{waits}\n')
+    host.start(host.job(WriteFile(DAEMON, '{"a": 1}', "why", before="{}", check="docker")))
+    wait_until(host.path("/state/begun").exists)
+    kill(host)
+    assert left_over(host) != []
+    assert host.apply(WriteFile("/etc/x", "x", "why"))[-1]["ok"]
+    assert (host.read(DAEMON), left_over(host)) == ("{}", [])
 
 
 def test_an_old_docker_is_spared_what_it_cannot_check(host: Host) -> None:

@@ -12,9 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from gpunode.model import InstallDriver, UninstallDriver
+from gpunode.model import InstallDriver, UninstallDriver, WriteFile
 from tests import tables
-from tests.agent.conftest import Host
+from tests.agent.conftest import Host, wait_until
+from tests.agent.guarded import kill
 
 VERSION = "580.178.04"
 DEPS = "/lib/modules/6.1.0-13-amd64/modules.dep"
@@ -145,6 +146,16 @@ def test_an_installer_that_hangs_is_ended(host: Host, tmp_path: Path) -> None:
     assert failed["code"] == "packages-hang"
     assert failed["error"].startswith("NVIDIA's installer printed nothing")
     assert not list(host.path("/var/lib/gpunode/runs").rglob("payload-*"))
+
+
+def test_what_a_killed_installer_has_unpacked_goes_with_the_next_apply(host: Host, tmp_path: Path) -> None:
+    waits = 'touch "$GPUNODE_ROOT/state/begun"\nuntil [ -e "$GPUNODE_ROOT/state/go" ]; do sleep 0.02; done\n'
+    install = change(tmp_path, waits)
+    host.start(host.job(install), (tmp_path / "NVIDIA.run").read_bytes())
+    wait_until(host.path("/state/begun").exists)
+    kill(host)
+    assert host.apply(WriteFile("/etc/x", "x", "why"))[-1]["ok"]
+    assert not list(host.path("/var/lib/gpunode/runs").rglob("unpacked"))
 
 
 def test_an_installer_that_writes_its_log_does_not_hang(host: Host, tmp_path: Path) -> None:

@@ -52,6 +52,12 @@ def test_the_next_apply_puts_back_what_a_killed_one_left(docker: Host, cut: Call
     assert docker.apply(WriteFile("/etc/x", "x", "why"))[0]["type"] == "start"  # and that only once
 
 
+def test_a_boot_unit_without_its_guard_goes_with_the_next_apply(docker: Host) -> None:
+    docker.write(BOOT_UNIT, "")
+    assert docker.apply(WriteFile("/etc/x", "x", "why"))[-1]["ok"]
+    assert not docker.path(BOOT_UNIT).exists()
+
+
 @pytest.mark.parametrize("cut", CUTS)
 def test_a_probe_has_the_files_as_the_next_apply_puts_them_back(
     docker: Host, cut: Callable[[Host], None]

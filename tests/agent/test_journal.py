@@ -5,13 +5,18 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shutil
 import signal
 import stat
 import time
+from pathlib import Path
 
 import pytest
 
+from gpunode.agent import system
+from gpunode.agent.record import Run
 from gpunode.engine import undo
+from gpunode.engine.on_host.changes import forget_host
 from gpunode.engine.on_host.work import KEPT_RUNS
 from gpunode.host import answers, wire
 from gpunode.model import (
@@ -106,6 +111,30 @@ def test_after_a_kill_at_any_state_an_undo_restores_what_was_changed(
     assert [entry.undoes for entry in journal(host) if entry.run == "r2"] == ["r1"] * restores
     assert (len(changes), left) == (restores, ())
     assert host.read("/etc/a") == "1"
+
+
+def test_a_forget_that_is_killed_among_the_records_is_planned_from_the_oldest(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From the others the next would restore what gpunode wrote."""
+    host.write("/etc/a", "1")
+    for before, after in (("1", "2"), ("2", "3"), ("3", "1")):
+        apply(host, WriteFile("/etc/a", after, "why", before))
+    removed = []
+
+    def remove(path: str) -> None:
+        removed.append(Path(path).name)
+        shutil.move(path, host.root / "removed" / removed[-1])
+        changes, _ = undo.plan(
+            journal(host, ""), undo.EVERY, answers.parse_facts(host.probe(files=("/etc/a",)))
+        )
+        assert changes == ()
+
+    (host.root / "removed").mkdir()
+    monkeypatch.setattr(system, "ROOT", str(host.root))
+    monkeypatch.setattr(shutil, "rmtree", remove)
+    forget_host(Run("run3"), {})
+    assert removed == ["run3", "run2", "run1", "gpunode"]
 
 
 def test_a_plan_from_a_journal_that_has_grown_since_is_refused_but_its_own_run_goes_on(host: Host) -> None:

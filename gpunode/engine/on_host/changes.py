@@ -10,6 +10,7 @@ from typing import Callable, Dict, Optional
 
 from gpunode.agent.failures import Failure
 from gpunode.agent.files import keep, put, read_current, sha256
+from gpunode.agent.journal import records
 from gpunode.agent.machine import journal
 from gpunode.agent.package_manager import SILENCE
 from gpunode.agent.record import STATE, Run, settle_time
@@ -179,6 +180,9 @@ def refuse_unknown(change: Message) -> None:
 def forget_host(this: Run, _change: Message) -> Message:
     """Remove all records, this run's among them: what follows is in /run alone, until the next boot."""
     this.recorded = this.noted = False
+    # The newest first: after a kill, a forget by the others would restore gpunode's own texts
+    for folder in reversed(records()):
+        shutil.rmtree(below(folder))
     if os.path.isdir(below(STATE)):
         shutil.rmtree(below(STATE))
     return {}

@@ -12,7 +12,7 @@ from gpunode.agent.failures import Failure
 from gpunode.agent.files import changed_files, put, put_files_back, read_file, state_of
 from gpunode.agent.journal import guarding, sync
 from gpunode.agent.machine import show_units
-from gpunode.agent.record import RECORDS, VERSION, Run, check_format, settle_time, take_lock
+from gpunode.agent.record import RECORDS, UNPACKED, VERSION, Run, check_format, settle_time, take_lock
 from gpunode.agent.system import (
     Message,
     below,
@@ -59,11 +59,15 @@ def disarm(this: Run, aside: str = "") -> None:
     if os.path.exists(guard):
         os.rename(guard, aside) if aside else os.unlink(guard)
         sync(os.path.dirname(guard))
-    for path in (BOOT_LINK, BOOT_UNIT, this.record + "/agent.py"):
-        if os.path.lexists(below(path)):
-            os.unlink(below(path))
+    remove_all(BOOT_LINK, BOOT_UNIT, this.record + "/agent.py")
     if has_systemd():
         run("systemctl", "stop", "gpunode-restore-%s.timer" % this.name)
+
+
+def remove_all(*paths: str) -> None:
+    for path in map(below, paths):
+        if os.path.lexists(path):
+            os.unlink(path)
 
 
 def arm(this: Run, path: str) -> None:
@@ -176,6 +180,7 @@ def end_killed_runs() -> Iterator[str]:
             yield sentence
         killed.forget()
         killed.close()
+    remove_all(BOOT_LINK, BOOT_UNIT)  # of one that was killed after its guard had gone
 
 
 def put_back_next(paths: Iterable[str]) -> Dict[str, Message]:
@@ -199,7 +204,9 @@ def put_back_next(paths: Iterable[str]) -> Dict[str, Message]:
 
 
 def forget_payloads(but: str = "") -> None:
-    """Remove the images sent to killed applies, but not to the run `but`. Needs the lock."""
+    """Remove the images sent to killed applies, but not to the run `but`, and what an installer has unpacked. Needs the lock."""
+    for path in glob.glob(below(RECORDS + "/*/" + UNPACKED)):
+        shutil.rmtree(path, ignore_errors=True)
     for path in glob.glob(below(RECORDS + "/*/payload-*")):
         killed = Run(os.path.basename(os.path.dirname(path)))
         try:

@@ -7,6 +7,7 @@ import time
 from typing import Any
 
 from gpunode.agent.failures import Failure
+from gpunode.agent.files import remove_temporaries
 from gpunode.agent.record import Run, lock_holder, take_lock
 from gpunode.agent.system import below, failure_of, last, line_of, run
 from gpunode.engine.on_host.changes import CHANGES, refuse_unknown
@@ -114,6 +115,7 @@ def restore_leftovers(this: Run) -> bool:
         for sentence in end_killed_runs():
             this.progress(sentence)
         forget_payloads(this.name)
+        remove_temporaries()
         complete_killed()
     except Exception as error:
         this.send(failure_of(error).message(0))

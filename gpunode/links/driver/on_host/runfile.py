@@ -9,7 +9,7 @@ from typing import Any, List
 from gpunode.agent.failures import Failure
 from gpunode.agent.files import CHUNK
 from gpunode.agent.package_manager import run_exclusively
-from gpunode.agent.record import Run
+from gpunode.agent.record import UNPACKED, Run
 from gpunode.agent.system import Message, below, have, last, text_of
 from gpunode.links.driver.on_host.gpus import read_installed_run
 
@@ -55,7 +55,7 @@ def place(this: Run, change: Message) -> str:
 def install_driver(this: Run, change: Message) -> Message:
     """The file is removed at the end, with all that it has unpacked."""
     path = place(this, change)
-    folder = below(this.record + "/unpacked")  # /tmp is often small, or mounted noexec
+    folder = below(this.record + "/" + UNPACKED)  # /tmp is often small, or mounted noexec
     try:
         os.makedirs(folder, 0o700, exist_ok=True)
         this.progress("NVIDIA's installer builds and installs %s" % change["version"])
