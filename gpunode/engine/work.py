@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from gpunode.cluster.api import Api, side_by_side
 from gpunode.cluster.api.watch import repeat, wait_for_api
@@ -14,7 +15,7 @@ from gpunode.engine.member import Member, Members
 from gpunode.engine.record import Record
 from gpunode.engine.reporter import Reporter, progress, report_reason, stages
 from gpunode.engine.session import Session
-from gpunode.errors import ApiConnectionLost, ClusterError, HostError, Problem
+from gpunode.errors import ClusterError, HostError, Problem
 from gpunode.links.node import GPU_LABEL, cordon, drain, fetch, labels, taint
 from gpunode.links.node import parse as node_of
 from gpunode.links.node.drain import Work
@@ -53,8 +54,8 @@ def clear(
         node = member.node.name if api and member.node else ""
         try:
             if api and node:
-                wait_for_api(api, seconds=API_SECONDS, notify=stages(emit, visit.host.name))
-                cordon.cordon(api, node, record.owner)
+                act = partial(cordon.cordon, api, node, record.owner)
+                repeat(api, act, seconds=API_SECONDS, notify=stages(emit, visit.host.name))
                 record.host(member.host.name, "cordoned")
             end = wait_for_end(api, member, visit, emit, stopped)
             outcome, idle_left[member.host.name] = end.outcome, end.idle_pods_left
@@ -137,11 +138,9 @@ def taint_until_proven(
             return member
         if not (is_tainted_until_proven(member, asked) or taint.run_of(member.node)):
             return member
+        act = partial(taint.hold, api, member.node.name, run)
         try:
-            wait_for_api(api, seconds=API_SECONDS, notify=progress(reporter))
-            after = taint.hold(api, member.node.name, run)
-        except ApiConnectionLost:
-            raise
+            after = repeat(api, act, seconds=API_SECONDS, notify=progress(reporter))
         except ClusterError as error:
             reason = cluster_problem(member, error) if changing else error.problem
             reason = lift_cordon(api, member, reason, reporter.event) if changing else reason

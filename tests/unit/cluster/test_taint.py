@@ -20,7 +20,7 @@ from gpunode.engine.batch import Run
 from gpunode.engine.batch_order import Size
 from gpunode.engine.member import Member, Members
 from gpunode.engine.proof import Walk
-from gpunode.errors import ClusterError, Problem
+from gpunode.errors import ApiConnectionLost, ClusterError, Problem
 from gpunode.links import node as nodes
 from gpunode.links.node import taint
 from gpunode.links.plugin.other_owners import OTHER_OWNER
@@ -142,6 +142,26 @@ def test_nodes_that_are_new_or_whose_gpus_change_are_tainted(
     )
     member = Member(Host("a", Ssh("a"), taint_until_verified=host), outcome, node)
     assert work.is_tainted_until_proven(member, asked) is expected
+
+
+def test_a_node_is_tainted_before_its_changes_by_an_api_server_that_goes_away_meanwhile(
+    api: Api, fake: FakeApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = Plan("a", (StepPlan("driver", (Reboot("the driver"),)),))
+    members = (
+        Member(Host("a", Ssh("a")), Outcome("a", "planned", plan=plan), nodes.parse(add_node(fake, "a"))),
+    )
+    hold, away = taint.hold, iter([ApiConnectionLost("it is away")])
+
+    def hold_or_fail(*given: Any) -> Any:
+        for error in away:
+            raise error
+        return hold(*given)
+
+    monkeypatch.setattr(taint, "hold", hold_or_fail)
+    reporter = report.make(json=True, quiet=True)
+    assert work.taint_until_proven(api, members, RUN, True, reporter, changing=True) == members
+    assert of(fake) == [own(RUN)]
 
 
 def accepted_until(fake: FakeApi, until: float, **host: bool) -> Member:
