@@ -36,7 +36,7 @@ def answering(**ends: str) -> Iterator[list[str]]:
     known = dict.fromkeys(("debian12", "debian13", "ubuntu2604", "rhel10", "*"), PRINT) | ends
     asked: list[str] = []
 
-    def fetched(address: str) -> str:
+    def fetched(address: str, hint: str) -> str:
         asked.append(address)
         return KEY
 
