@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ast
 import re
+import string
 import sys
+from importlib import import_module
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -17,7 +19,7 @@ from gpunode.cli import app
 from gpunode.cluster import obstacles
 from gpunode.contract.xids import Verdict, verdict
 from gpunode.deviceplugin import cuda, gpus
-from gpunode.explain import ACTIONS, OWN, Explanation, _own, _words, explain, explain_lines
+from gpunode.explain import ACTIONS, OWN, Explanation, _lines, _own, _words, explain, explain_lines
 from gpunode.links.driver.link import repair
 from gpunode.links.pod.pending import REASONS
 from gpunode.packages import SYSTEMS
@@ -26,6 +28,12 @@ from tests import cases, forks, jsonlines, tables
 
 GPU = "0000:3b:00"
 UNKNOWN = ("unknown", "unknown")
+PARSER, COMPILER = (
+    import_module(name)
+    for name in (
+        ("re._parser", "re._compiler") if sys.version_info >= (3, 11) else ("sre_parse", "sre_compile")
+    )
+)
 FELL_OFF = f"[  12.3] NVRM: Xid (PCI:{GPU}): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus."
 
 
@@ -220,6 +228,47 @@ def test_a_text_of_cuda_is_no_other_programs_text(text: str, code: str | None) -
 def test_a_line_is_explained_where_it_names_a_part_of_a_gpu(text: str, code: str | None) -> None:
     """Those of dkms and of PCI devices in general have rows that say so."""
     assert getattr(explain(text), "code", None) == code
+
+
+def test_no_pattern_repeats_a_character_in_two_ways() -> None:
+    """Two unbounded repeats side by side that take the same character, as in `X\\S*.*Y`, take the cube of a line."""
+    for row in _lines():
+        assert not _is_ambiguous(row["pattern"].pattern), row["code"]
+    assert all(_is_ambiguous(text) for text in (r"X\S*.*Y", r"(a|b\w*)\b.*Y", r"(\S*)*", r"[^ ]*c?\w+"))
+    assert not any(_is_ambiguous(text) for text in (r"^(?=.*a).*b", r"\d+ .*b", r"\w*: \S*", r"\w{0,9}.*"))
+
+
+def _is_ambiguous(pattern: str) -> bool:
+    twice: list[str] = []
+    _last_repeats(PARSER.parse(pattern, re.IGNORECASE), [], twice)
+    return bool(twice)
+
+
+def _last_repeats(sequence: Any, last: list[set[str]], twice: list[str]) -> list[set[str]]:
+    """The characters of each unbounded repeat that may end where the sequence ends; `last`: where it begins."""
+    for operation, value in sequence:
+        kind = str(operation)
+        if kind in ("MAX_REPEAT", "MIN_REPEAT"):
+            least, most, body = value
+            before = last if least == 0 else []
+            if most != PARSER.MAXREPEAT:
+                last = _last_repeats(body, last, twice) + before
+            elif len(body) == 1 and str(body[0][0]) in ("ANY", "LITERAL", "NOT_LITERAL", "IN"):
+                single = COMPILER.compile(body, re.IGNORECASE)
+                taken = {character for character in string.printable if single.fullmatch(character)}
+                twice += ["".join(taken & other) for other in last if taken & other]
+                last = [taken, *before]
+            else:
+                last = _last_repeats(body, _last_repeats(body, last, twice), twice) + before
+        elif kind == "SUBPATTERN":
+            last = _last_repeats(value[3], last, twice)
+        elif kind == "BRANCH":
+            last = [repeat for branch in value[1] for repeat in _last_repeats(branch, last, twice)]
+        elif kind in ("ASSERT", "ASSERT_NOT"):
+            _last_repeats(value[1], [], twice)
+        elif kind != "AT" or str(value) == "AT_BEGINNING":
+            last = []
+    return last
 
 
 def test_a_general_answer_names_what_is_nvidias_and_proves_no_cause() -> None:
