@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import itertools
+import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -180,6 +181,11 @@ def common(text: str, host: str) -> str:
 def several(number: int, noun: str) -> str:
     """`1 host`, `3 hosts`, `2 processes`."""
     return f"{number} {noun}{'' if number == 1 else 'es' if noun.endswith('s') else 's'}"
+
+
+def lasting(seconds: float) -> str:
+    """`20 s`, `30 min`: a time limit, rounded up; from two minutes in minutes."""
+    return f"{math.ceil(seconds)} s" if seconds < 120 else f"{math.ceil(seconds / 60)} min"
 
 
 def few(items: Sequence[str], most: int) -> str:

@@ -22,7 +22,7 @@ from gpunode.links.node.drain import Work
 from gpunode.links.plugin import daemonset
 from gpunode.links.plugin.other_owners import OTHER_OWNER
 from gpunode.model import Event, GpuUser, OnEvent, Outcome
-from gpunode.wording import advise, few, several
+from gpunode.wording import advise, few, lasting, several
 
 BUSY = "busy"  # code: work did not end in time
 CORDONED = "cordoned"  # code: nor could its node be given back
@@ -308,7 +308,7 @@ def _pause_plugin(
 
 def _busy(member: Member, left: str, stopped: Problem | None, what: str = NOT_CHANGED) -> Problem:
     """Why a host whose GPUs are in use is not changed. `stopped`: why the run waits for nothing any more."""
-    after = f"{stopped.what} while" if stopped else f"after {member.host.work_timeout / 60:.0f} min"
+    after = f"{stopped.what} while" if stopped else f"after {lasting(member.host.work_timeout)}"
     hint = "Run again when it has ended, or change `work` or `work_timeout` in the inventory."
     code = stopped.code if stopped else BUSY
     return Problem(code, f"{what}: {after} {left} still used its GPUs", fix=hint, subject=member.host.name)

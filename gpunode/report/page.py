@@ -321,7 +321,8 @@ def _without_empty(table: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def what_happened(cards: Iterable[Card], batch: tuple[int, int], *, ended: bool, left: bool) -> str:
-    """The first line of a run that did not finish: `Paused after batch 1 of 5: 1 host verified, 7 not begun.`; "" for any other.
+    """The first line of a run that did not finish: `Paused after batch 1 of 5: 1 host verified, 7 not begun.`; "" for any other. No
+    batch failed where all that is wrong was refused before them.
     `batch`: the last that began, and of how many; `ended`: the run reported its end; `left`: it reported unfinished hosts."""
     cards = list(cards)
     codes = {card.code for card in cards}
@@ -329,10 +330,13 @@ def what_happened(cards: Iterable[Card], batch: tuple[int, int], *, ended: bool,
     if not (left or (batch[1] and not ended)):
         return ""
     word = "Aborted" if not ended else "Paused" if PAUSED in codes else "Failed" if failed else "Stopped"
+    refused = failed and all(card.status == "refused" for card in cards if card.style == "red")
     where = f" {'in' if word in ('Aborted', 'Failed') else 'after'} batch {batch[0]} of {batch[1]}"
     counts = Counter("not begun" if card.status == UNPROVEN else card.status for card in cards)
     (state, number), *rest = counts.most_common() if "verified" not in counts else _first(counts, "verified")
     hosts = ", ".join([f"{several(number, 'host')} {state}", *(f"{count} {name}" for name, count in rest)])
+    if word == "Failed" and refused and "not begun" not in counts:
+        return f"{hosts}."
     return f"{word}{where if batch[1] else ''}: {hosts}."
 
 

@@ -14,7 +14,7 @@ from gpunode.engine.shown import ShownChange, ShownHost, status_of
 from gpunode.inventory.starter import ranges
 from gpunode.model import Disturbed, Outcome
 from gpunode.report.plain import INDENT, Part, indent, line_style, lines
-from gpunode.wording import common, few
+from gpunode.wording import common, few, lasting
 
 WORDS = {
     "right": "up to date",
@@ -77,17 +77,17 @@ def batches(rows: Sequence[Sequence[Any]]) -> Iterator[str]:
 
 
 def _treatment(disturbed: Disturbed) -> str:
-    minutes = f"{disturbed.timeout / 60:g} min at most"
+    longest = f"{lasting(disturbed.timeout)} at most"
     if disturbed.pods is None:
         waits = disturbed.processes and disturbed.work in ("wait", "drain")
-        first = f"processes outside Kubernetes waited for, {minutes}; " if waits else ""
+        first = f"processes outside Kubernetes waited for, {longest}; " if waits else ""
         return f"{first}running pods unknown"
     if not disturbed.anybody:
         return "no GPU pods or processes affected"
     return {
         "stays": "pods keep running",
-        "wait": f"gpunode cordons the node and waits up to {disturbed.timeout / 60:g} min for work on its GPUs",
-        "drain": f"drained first, {minutes}",
+        "wait": f"gpunode cordons the node and waits up to {lasting(disturbed.timeout)} for work on its GPUs",
+        "drain": f"drained first, {longest}",
         "kill": "gpunode cordons the node first; work ends with it",
     }[disturbed.work]
 

@@ -280,7 +280,7 @@ def test_a_host_whose_work_does_not_end_in_time_is_skipped(busy: Demo) -> None:
     assert proofs["gpu-1"][0] == "verified"
     assert proofs["gpu-2"] == (
         "not verified",
-        "not changed: after 0 min default/job still used its GPUs",
+        "not changed: after 1 s default/job still used its GPUs",
     )
 
 

@@ -327,6 +327,13 @@ def test_a_failed_run_has_that_on_top(tmp_path: Path) -> None:
     )
 
 
+def test_no_batch_failed_where_a_host_was_refused_before_it(tmp_path: Path) -> None:
+    page = end_of_run(tmp_path, ("gpu-2", "gpu-2", "verified", "4 GPUs", "", ""))
+    page.outcome(Outcome("gpu-3", "refused", problem=Problem("no-gpu", "no NVIDIA GPU on the PCI bus")))
+    assert "2 hosts verified, 1 refused. Fix the cause, then <code>" in page.text()
+    assert "Failed" not in page.text()
+
+
 def test_plans_that_fill_more_than_a_screen_are_brief(page: Page) -> None:
     """Equal plans are one, whichever processes use the GPUs; reasons and diffs are a click away. A line that wraps goes on under its text."""
     facts = cases.right()[1]

@@ -773,14 +773,14 @@ XORG = GpuUser(900, "Xorg")
         ),
         (
             Disturbed(Disturbance(reboot=True), "drain", 90, {"ml/train": {GPU: 1}}, reload=True),
-            "reload of the modules or reboot; drained first, 1.5 min at most",
+            "reload of the modules or reboot; drained first, 90 s at most",
             "ml/train (1 GPU)",
         ),
         (
             Disturbed(
                 Disturbance(modules=True, packages=("nvidia-open",)), "drain", 90, {"ml/train": {GPU: 1}}
             ),
-            "reload of the modules, driver packages; drained first, 1.5 min at most",
+            "reload of the modules, driver packages; drained first, 90 s at most",
             "ml/train (1 GPU)",
         ),
         (

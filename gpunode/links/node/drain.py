@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -16,7 +15,7 @@ from gpunode.cluster.pods import OVER
 from gpunode.contract.promises import parse_quantity, pod_name
 from gpunode.errors import ApiConnectionLost, HttpError
 from gpunode.links import node as nodes
-from gpunode.wording import few
+from gpunode.wording import few, lasting
 
 MIRROR = "kubernetes.io/config.mirror"
 CLAIMS = "resource claims"  # of DRA; whose devices they are for, the pod does not say
@@ -135,7 +134,9 @@ def _progress(left: Sequence[Work], first: int, waited: float, most: float) -> s
     ended = f" ({first - len(left)} of {first} pods ended)" if first > 1 else ""
     so_far = f"{waited:.0f} s, " if 1 <= waited < 100 else f"{waited / 60:.0f} min, " if waited >= 100 else ""
     why = f"; {blocked[0].name} may not be evicted: {blocked[0].obstacle}" if blocked else ""
-    return f"waiting for {few([work.name for work in left], NAMED)}{ended}: {so_far}at most {math.ceil(most / 60)} min{why}"
+    return (
+        f"waiting for {few([work.name for work in left], NAMED)}{ended}: {so_far}at most {lasting(most)}{why}"
+    )
 
 
 def _work(pod: Object, whole: bool) -> Work:
