@@ -69,4 +69,4 @@ def _near(name: str, group: Any) -> str:
             f"no page, section or command is called {name}",
             hint=f"Did you mean `gpunode help {near}`?" if near else "`gpunode help` lists the pages.",
         )
-    return "\n".join([f"{name} is no page. There is:\n", *listed[:NAMED], ""])
+    return "\n".join([f"No page is called {name}. What fits:\n", *listed[:NAMED], ""])

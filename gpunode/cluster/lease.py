@@ -107,7 +107,7 @@ def _acquire(api: Api, held: Held, notify: OnProgress) -> Object:
             elif seen[0] != version:
                 raise AnotherRun(
                     f"{by} is changing this cluster's nodes",
-                    hint="Wait until it has ended: two runs could disturb more nodes than either counts.",
+                    hint="Wait until it has ended. Two runs at once could disturb more nodes than either of them shows.",
                 )
             elif clock() - seen[1] > SECONDS:
                 return api.replace(_lease(holder, live))

@@ -119,7 +119,7 @@ def _find_gpu(session: Session, members: Sequence[Member], name: GpuName) -> tup
     raise Refused(
         names,
         f"none of these hosts lists {uuid}",
-        hint="`nvidia-smi -L` on a host shows its GPUs. A lost GPU takes its whole UUID, and its host by --limit.",
+        hint="`nvidia-smi -L` on a host shows its GPUs. Name a lost GPU by its whole UUID, and its host by --limit.",
     )
 
 

@@ -230,7 +230,7 @@ def ending(code: int, report: Path | None, *, whole: bool) -> str:
     html = f"\nThe run as one page, with every diff: {report}" if report else ""
     return f"""
 That was the demo: {seen}. Its hosts and its cluster are gone.{html}
-Next: `{_command()} demo start` starts one for commands of your own. Your own hosts: {page("tutorial#on-your-own-host")}"""
+Next: `{_command()} demo start` starts one for commands of your own. Your own hosts: `{_command()} help tutorial#on-your-own-host`"""
 
 
 def provisionable(demo: Demo) -> list[str]:

@@ -76,7 +76,7 @@ def test_help_on_nothing_that_there_is_names_the_nearest_page() -> None:
         ("taint", "`taint_until_verified`: "),
         ("count", "the inventory's key `gpus.count`: "),
         ("drain", "`gpunode help replace-a-host#take-one-out` mentions it"),
-        ("upgrade", "There is:\n\n- `gpunode help upgrade-a-driver`: "),
+        ("upgrade", "What fits:\n\n- `gpunode help upgrade-a-driver`: "),
     ],
 )
 def test_help_finds_titles_keys_and_commands_by_a_word(topic: str, there: str) -> None:

@@ -147,7 +147,7 @@ def _at_boot(facts: Facts, layouts: Mapping[str, Layout]) -> tuple[Change, ...]:
         texts = [(path, files.text(facts, path)) for path in (LINK, FILE, SCRIPT)]
         why = "no GPU has a MIG layout in the inventory"
         return tuple(files.remove(path, text, why) for path, text in texts if text is not None)
-    why = "a reboot removes MIG devices, and from Hopper on MIG mode, too"
+    why = "a reboot removes MIG devices; from Hopper on it also switches MIG off"
     unit = facts.units.get(UNIT)
     stays = unit is not None and unit.enabled == "enabled"
     return (
