@@ -8,11 +8,14 @@ import os
 import signal
 import subprocess
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from gpunode.agent import system
+from gpunode.agent.failures import Failure
 from gpunode.agent.record import Run
+from gpunode.engine.on_host import runs
 from gpunode.engine.on_host.runs import activity
 from gpunode.host import wire
 from gpunode.model import WriteFile
@@ -142,6 +145,35 @@ def test_an_abort_that_ends_no_apply_says_so(host: Host) -> None:
     assert stranger.poll() is None
     stranger.kill()
     stranger.wait()
+
+
+@pytest.mark.parametrize(
+    ("pid", "words"),
+    [("4711", "its process 4711 hangs in the kernel"), ("4712", "another process holds /run/gpunode/lock")],
+)
+def test_an_abort_reports_that_it_waits_and_gives_a_killed_apply_less_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pid: str, words: str
+) -> None:
+    """Only the process that is still the apply's is named."""
+    now = 0.0
+
+    def sleep(seconds: float) -> None:
+        nonlocal now
+        now += seconds
+
+    stat = tmp_path / "proc" / pid / "stat"
+    stat.parent.mkdir(parents=True)
+    stat.write_text(f"{pid} (work) D {'0 ' * 18}42 0\n")
+    holder = {"run": "run1", "by": "anna@desk", "since": 0, "pid": 4711, "started": "42"}
+    monkeypatch.setattr(system, "ROOT", str(tmp_path))
+    monkeypatch.setattr(runs, "lock_holder", lambda: holder)
+    monkeypatch.setattr(runs, "send_signal", lambda *_: None)
+    monkeypatch.setattr(runs, "time", SimpleNamespace(monotonic=lambda: now, sleep=sleep))
+    messages = []
+    with pytest.raises(Failure, match=words):
+        messages.extend(message["type"] for message in runs.abort(240, 10))
+    assert 260 < now < 261
+    assert messages.count("alive") == 25
 
 
 def test_an_abort_puts_back_what_a_killed_apply_left(docker: Host) -> None:

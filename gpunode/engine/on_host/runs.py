@@ -12,7 +12,7 @@ from typing import BinaryIO, Iterator, Optional
 
 from gpunode.agent.failures import Failure
 from gpunode.agent.processes import send_signal, started_at
-from gpunode.agent.record import Run, check_format, lock_holder, take_lock
+from gpunode.agent.record import LOCK, Run, check_format, lock_holder, take_lock
 from gpunode.agent.system import Message, failure_of, has_systemd, last, run, run_transient, text_of
 
 BEAT_SECONDS = 10  # between two `alive` of a silent apply
@@ -117,10 +117,10 @@ def abort(patience: float, beat: float) -> Iterator[Message]:
         while (lock_holder() or {}).get("run") == this.name:
             if time.monotonic() - begun > (min(patience, KILL_SECONDS) if killed else patience):
                 if killed:
-                    sentence = (
-                        "the apply was killed, and does not end: its process %d hangs in the kernel" % pid
-                    )
-                    raise Failure("unkillable", sentence)
+                    why = "another process holds " + LOCK
+                    if started_at(pid) == started:
+                        why = "its process %d hangs in the kernel" % pid
+                    raise Failure("unkillable", "the apply was killed, and does not end: " + why)
                 if has_systemd():
                     run("systemctl", "kill", "--signal=KILL", "gpunode-%s.service" % this.name)
                 send_signal(pid, started, signal.SIGKILL)
