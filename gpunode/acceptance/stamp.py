@@ -9,12 +9,11 @@ from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from typing import Literal, TypeAlias
 
-from gpunode.contract.times import utc
+from gpunode.contract.times import DAY, is_ahead, utc
 from gpunode.contract.typed import read
 from gpunode.wording import few, several
 
 KIND, VERSION = "gpunode-acceptance", 1
-DAY = 86400.0
 
 # Of a host; partly: some GPUs are in use; skipped: all
 Verdict: TypeAlias = Literal["accepted", "partly", "failed", "skipped"]
@@ -61,8 +60,7 @@ class Stamp:
         return ""
 
     def is_ahead(self, now: float) -> bool:
-        """True if one of two clocks is wrong by more than a day: nobody knows how long it holds."""
-        return self.at > now + DAY
+        return is_ahead(utc(self.at), now)
 
     def meets(self, level: str) -> bool:
         """True if it was measured at this level, or at the longer one."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from .status import CORDONED, STARTING, Status
-from .times import utc
+from .times import is_ahead, utc
 from .typed import parse, read
 
 TYPE = "GpuReady"
@@ -13,7 +13,7 @@ WRITER = "gpunode-device-plugin"  # the plugin's User-Agent, which the API serve
 READY = "ready"  # reason while the condition is True
 NO_GPU = "no-gpu"  # reason: the node has none that it offers
 ACCEPTED = "gpunode.dev/accepted"  # the node's annotation with its acceptance; `acceptance/stamp` writes it
-# reason: the inventory requires an acceptance, and the node's ran out or failed
+# reason: the inventory requires an acceptance, and the node's does not count
 NOT_ACCEPTED = "not-accepted"
 
 
@@ -53,8 +53,8 @@ class _Record:
 
 
 def with_acceptance(condition: Condition, note: str, now: float) -> Condition:
-    """`condition` with the acceptance of the node's annotation `note` in its message. If the inventory required one, and it ran
-    out or failed, a condition that is True becomes False."""
+    """`condition` with the acceptance of the node's annotation `note` in its message. If the inventory required one, and
+    this does not count, a condition that is True becomes False."""
     try:
         record: _Record = read(_Record, parse(note), "acceptance")
     except ValueError:
@@ -62,10 +62,15 @@ def with_acceptance(condition: Condition, note: str, now: float) -> Condition:
     if (record.kind, record.version) != ("gpunode-acceptance", 1):
         return condition
     made, ends = record.at[:10], record.until[:10]
-    failed, over = record.verdict == "failed", record.until <= utc(now)
-    text = f"accepted {made} ({record.level}), valid until {ends}"
-    if failed or over:
-        text = f"not accepted {made} ({record.level})" if failed else f"the acceptance ran out {ends}"
-        if record.required and condition.status == "True":
-            condition = replace(condition, status="False", reason=NOT_ACCEPTED)
+    counts = False
+    if record.verdict == "failed":
+        text = f"not accepted {made} ({record.level})"
+    elif is_ahead(record.at, now):
+        text = f"the acceptance is dated {made}, and that is not yet: a clock is or was wrong"
+    elif record.until <= utc(now):
+        text = f"the acceptance ran out {ends}"
+    else:
+        text, counts = f"accepted {made} ({record.level}), valid until {ends}", True
+    if not counts and record.required and condition.status == "True":
+        condition = replace(condition, status="False", reason=NOT_ACCEPTED)
     return replace(condition, message=f"{condition.message}; {text}")

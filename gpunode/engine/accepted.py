@@ -51,13 +51,13 @@ def is_due(records: Path, member: Member, uuids: Sequence[str], now: float) -> b
 
 
 def closes_again(records: Path, member: Member, now: float) -> bool:
-    """True if the inventory wants the node tainted until its proof and requires an acceptance, and the one that counted is over.
-    False for a host without any."""
+    """True if the inventory wants the node tainted until its proof and requires an acceptance, and the newest is over
+    or dated ahead. False for a host without any."""
     host = member.host
     if member.node is None or not (host.taint_until_verified and host.accept_required):
         return False
     stamp = newest(records, host.name, member.node, (), now)
-    return stamp is not None and now >= stamp.until
+    return stamp is not None and (now >= stamp.until or stamp.is_ahead(now))
 
 
 def _why_void(stamp: Stamp | None, member: Member, uuids: Sequence[str], now: float) -> str:

@@ -11,6 +11,7 @@ from gpunode.acceptance.stamp import Stamp
 from gpunode.cluster.api import Api
 from gpunode.contract.condition import Condition, condition_of, with_acceptance
 from gpunode.contract.status import Reason, Resource, Status, Unavailable
+from gpunode.contract.times import DAY
 from gpunode.links.node import parse
 from gpunode.links.plugin import Spec, condition
 from gpunode.links.plugin.daemonset import State
@@ -51,6 +52,8 @@ FAULT = Condition("False", "xid-79", "GPU 0")
 NOV, DEC = 1_795_651_200.0, 1_798_243_200.0  # 2026-11-26, 2026-12-26
 STAMP = Stamp("standard", "accepted", NOV, DEC, "580", "6.8", "i:1", ("GPU-a",), required=True)
 
+AHEAD = "the acceptance is dated 2026-11-26, and that is not yet: a clock is or was wrong"
+
 
 @pytest.mark.parametrize(
     ("before", "note", "now", "expected"),
@@ -59,6 +62,9 @@ STAMP = Stamp("standard", "accepted", NOV, DEC, "580", "6.8", "i:1", ("GPU-a",),
         (READY, STAMP.text(), DEC, ("False", "not-accepted", "the acceptance ran out 2026-12-26")),
         (READY, replace(STAMP, required=False).text(), DEC, ("True", "ready", "the acceptance ran out 2026-12-26")),
         (READY, replace(STAMP, verdict="failed").text(), NOV, ("False", "not-accepted", "not accepted 2026-11-26 (standard)")),
+        (READY, STAMP.text(), NOV - DAY, ("True", "ready", "accepted 2026-11-26 (standard), valid until 2026-12-26")),
+        (READY, STAMP.text(), NOV - DAY - 1, ("False", "not-accepted", AHEAD)),
+        (READY, replace(STAMP, required=False).text(), NOV - DAY - 1, ("True", "ready", AHEAD)),
         (FAULT, STAMP.text(), DEC, ("False", "xid-79", "the acceptance ran out 2026-12-26")),
         (READY, "", DEC, ("True", "ready", "")),
         (READY, "[]", DEC, ("True", "ready", "")),

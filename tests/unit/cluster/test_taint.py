@@ -10,10 +10,11 @@ from typing import Any, cast
 import pytest
 
 from gpunode import report
-from gpunode.acceptance.stamp import DAY, Stamp, read_stamp
+from gpunode.acceptance.stamp import Stamp, read_stamp
 from gpunode.cluster.api import Api
 from gpunode.commands import provision
 from gpunode.contract.condition import ACCEPTED
+from gpunode.contract.times import DAY
 from gpunode.engine import accepted, batch, cluster_diff, impact, rounds, work
 from gpunode.engine import nodes as labelling
 from gpunode.engine.batch import Run
@@ -178,6 +179,7 @@ def accepted_until(fake: FakeApi, until: float, **host: bool) -> Member:
     [
         (60.0, {}, True),
         (-60.0, {}, False),
+        (-3 * DAY, {}, True),  # dated ahead
         (60.0, {"accept_required": False}, False),
         (60.0, {"taint_until_verified": False}, False),
     ],
