@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -126,6 +127,15 @@ def test_two_trials_wait_for_each_other(host: Host) -> None:
     for agent in agents:
         assert agent.stdout
         assert b'"status": 0' in agent.stdout.read()
+
+
+def test_a_lock_that_somebody_keeps_is_no_trial(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Any user can: it is waited for as long as for a container."""
+    monkeypatch.setattr(trial, "below", lambda path: str(tmp_path))
+    monkeypatch.setattr(trial, "SECONDS", 0.1)
+    with trial.locked("/run"):
+        answer = trial.run_container("docker", PLUGIN, trial.PROGRAMS[0])
+    assert (answer.status, "kept the lock of /run" in answer.message) == (124, True)
 
 
 def test_ctr_leaves_no_container_of_an_earlier_trial(host: Host) -> None:

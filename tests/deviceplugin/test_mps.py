@@ -243,22 +243,28 @@ def test_the_socket_is_gone_with_the_bulletin_and_an_old_one_is_no_hindrance(soc
     asyncio.run(scene())
 
 
-def test_a_gpu_that_a_killed_process_left_exclusive_is_restored_where_it_is_not_shared_any_more(tmp_path):
-    """The configuration has changed by the time the container starts again."""
+@pytest.mark.parametrize(("later", "restored"), [(3, 2), (0, 0)], ids=["", "but its owner's mode stays"])
+def test_a_gpu_that_a_killed_process_left_exclusive_is_restored_where_it_is_not_shared_any_more(
+    tmp_path, later, restored
+):
+    """The configuration has changed by the time the container starts again. A GPU that is gone needs nothing."""
     gpu = Gpu("GPU-a", mode=2)
     nvml = FakeNvml(gpu)
     nvml.nvmlInit()
     taken = Handles(nvml)
     modes = ComputeModes(taken, str(tmp_path), tmp_path / "checkpoint")
-    mode_path(str(tmp_path), "GPU-a").parent.mkdir()
+    for name in ("GPU-a", "GPU-gone"):
+        mode_path(str(tmp_path), name).parent.mkdir()
+    mode_path(str(tmp_path), "GPU-gone").write_text("0\n")
     supervisor = Supervisor(taken, str(tmp_path), modes, ReportServer())
 
     async def scene() -> None:
         await modes.exclusive("GPU-a")
         assert gpu.mode == pynvml.NVML_COMPUTEMODE_EXCLUSIVE_PROCESS
+        gpu.mode = later
         async with running(supervisor.run(Config())):
             while modes.unrestored():
                 await asyncio.sleep(0.01)
-        assert gpu.mode == 2
+        assert gpu.mode == restored
 
     asyncio.run(asyncio.wait_for(scene(), 60))

@@ -115,7 +115,17 @@ class ComputeModes:
             before = int(self._mode_file(gpu).read_text())
         except (FileNotFoundError, ValueError):
             return
-        self._nvml.nvmlDeviceSetComputeMode(self._handles.of(gpu), before)
+        nvml = self._nvml
+        try:
+            handle = self._handles.of(gpu)
+            # Another mode is its owner's, who set it since
+            if int(nvml.nvmlDeviceGetComputeMode(handle)) == nvml.NVML_COMPUTEMODE_EXCLUSIVE_PROCESS:
+                nvml.nvmlDeviceSetComputeMode(handle, before)
+        except nvml.NVMLError as error:
+            if (
+                error.value != nvml.NVML_ERROR_NOT_FOUND
+            ):  # a GPU that is gone has lost its mode with its driver
+                raise
         self._mode_file(gpu).unlink()
 
     def _mode_file(self, gpu: str) -> Path:
