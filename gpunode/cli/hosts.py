@@ -74,8 +74,8 @@ def plan(
     """Show what provision would change on every host and in the cluster, and why. Changes nothing. Give it the options that
     provision will have, such as --canary.
 
-    --out writes the plan for review: `gpunode show FILE` shows it, `gpunode provision FILE` applies exactly that plan. The file
-    has every diff, and no secret.
+    --out writes the plan for review: `gpunode show FILE` shows it, `gpunode provision FILE` applies exactly that plan with these
+    options. The file has every diff, and no secret.
 
     Example: gpunode plan inventory.yaml --limit p100 --exit-code
     """
@@ -151,9 +151,9 @@ def provision(
         fingerprints=tuple(fingerprint or ()),
         taint=_proven(taint, run=run),
         accept=accept or "",
-        reviewed=reviewed,
-        file=file,
     )
+    if reviewed is not None:
+        settings = settings.with_plan(reviewed, file, common.given)
     with session(common, html, junit, accepted=yes) as work:
         return rollout.provision(work, settings)
 

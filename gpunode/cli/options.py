@@ -18,7 +18,11 @@ from gpunode.local import files as localfile
 
 INVENTORY = Path("inventory.yaml")
 VARIABLE = "GPUNODE_INVENTORY"  # names the usual inventory in the place of ./inventory.yaml
-DEFAULT, ENVIRONMENT = "DEFAULT", "ENVIRONMENT"  # click's names of where a value comes from
+DEFAULT, ENVIRONMENT, TYPED = (
+    "DEFAULT",
+    "ENVIRONMENT",
+    "COMMANDLINE",
+)  # click's names of where a value comes from
 FORKS = 64  # threads wait far more than they work: 64 hosts cost one core less than a second
 LEADING = 3  # of a command's shared options, as help lists them: its own come after these
 
@@ -182,6 +186,7 @@ class Common:
     forks: Forks = FORKS
     ask_sudo: AskSudo = False
     origin: str = DEFAULT  # of `inventory`; no option
+    given: frozenset[str] = frozenset()  # the names of other parameters on the command line
 
     @property
     def selects(self) -> bool:
@@ -236,9 +241,9 @@ class OfPod(InCluster):
     namespace: NamespaceOfPlugin = None
 
 
-def origin(invocation: typer.Context) -> str:
-    """Where the command's inventory comes from: DEFAULT, ENVIRONMENT, or the command line."""
-    source = invocation.get_parameter_source("inventory")
+def origin(invocation: typer.Context, name: str = "inventory") -> str:
+    """Where the command's inventory, or another parameter, comes from: DEFAULT, ENVIRONMENT or TYPED."""
+    source = invocation.get_parameter_source(name)
     return source.name if source else DEFAULT
 
 
@@ -254,7 +259,9 @@ def visits_hosts(command: Callable[..., int]) -> Callable[..., None]:
     own = list(parameters)
     hints = get_type_hints(command, include_extras=True)
     kind_of_common = hints["common"]
-    names = [field.name for field in dataclasses.fields(kind_of_common) if field.name != "origin"]
+    names = [
+        field.name for field in dataclasses.fields(kind_of_common) if field.name not in ("origin", "given")
+    ]
     hints = {**hints, **_hints(kind_of_common), "invocation": typer.Context}
     first = [name for name in own if isinstance(getattr(hints[name], "__metadata__", "?")[0], ArgumentInfo)]
     own = [name for name in own if name not in first]
@@ -266,7 +273,9 @@ def visits_hosts(command: Callable[..., int]) -> Callable[..., None]:
 
     @wraps(command)
     def run(invocation: typer.Context, **given: Any) -> None:
-        common = kind_of_common(**{name: given.pop(name) for name in names}, origin=origin(invocation))
+        typed = frozenset(name for name in given if origin(invocation, name) == TYPED)
+        shared = {name: given.pop(name) for name in names}
+        common = kind_of_common(**shared, origin=origin(invocation), given=typed)
         raise typer.Exit(command(common=common, **given))
 
     kind = inspect.Parameter.KEYWORD_ONLY  # in any order with defaults and without

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from gpunode.engine import history, record
 from gpunode.engine.phases import PHASES
-from gpunode.engine.plan_file import PlanFile
+from gpunode.engine.plan_file import PlanFile, write_options
 from gpunode.engine.record import BEGUN, CLUSTER, RecordedRun
 from gpunode.engine.reporter import Counts, Duration, ForPrograms, Headline, Moment, Names, Reporter, Silent
 from gpunode.engine.shown import ShownPlan
@@ -80,7 +80,8 @@ def show_plan(reporter: Reporter, path: Path, plan: PlanFile, *, diff: bool | No
     bad = sum(bool(host.problem) for host in plan.hosts)
     sums += f", {bad} without a plan" if bad else ""
     sums += f"; in the cluster {several(len(plan.cluster), 'change')}" if plan.cluster else ""
-    made = f"{plan.by} made this plan of {plan.inventory} at {plan.made}."
+    options = f" with {words}" if (words := write_options(plan.options)) else ""
+    made = f"{plan.by} made this plan of {plan.inventory} at {plan.made}{options}."
     apply = f"`gpunode provision {shlex.quote(str(path))}` applies it."
     facts = {name: getattr(plan, name) for name in ("inventory", "sha256", "version", "made", "by")}
     reporter.total(

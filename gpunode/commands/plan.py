@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from gpunode import packages
@@ -103,7 +104,8 @@ def show_plan(
     if out is not None:
         replaced = " The earlier plan there is replaced." if out.exists() else ""
         context = api.access.context if api and objects is not None else ""
-        plan_file.write(out, plan_file.make(Path(inventory.path), members, shown.changes, context, costs))
+        made = plan_file.make(Path(inventory.path), members, shown.changes, context, costs)
+        plan_file.write(out, replace(made, options=options.recorded))
         apply = f"`gpunode provision {shlex.quote(str(out))}` applies exactly this plan"
         reporter.note(f"The plan is in {out}: {apply}.{replaced}")
     reporter.summary(outcomes(members), cluster=objects)

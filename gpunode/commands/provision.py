@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+import shlex
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from gpunode.cluster.api import Api
@@ -30,7 +31,7 @@ from gpunode.engine.record import DONE, Record, RecordedRun, RunOptions
 from gpunode.engine.reporter import ANSWER, Headline, Reporter, confirm
 from gpunode.engine.rollout import Hosts
 from gpunode.engine.session import Session
-from gpunode.errors import ClusterError, StalePlan
+from gpunode.errors import ClusterError, StalePlan, UsageError
 from gpunode.links.node import fetch, taint
 from gpunode.model import Host
 from gpunode.wording import Advice, Command, few, several
@@ -88,6 +89,28 @@ class ProvisionOptions:
             resumes=run.id,
             rest=run.not_done,
             begun=rollout.rebooting(run, now),
+        )
+
+    def with_plan(self, reviewed: PlanFile, file: Path, given: Collection[str]) -> ProvisionOptions:
+        """These options, with those of the plan in this file. Raises UsageError where one that the user has `given` differs."""
+        known, mine = reviewed.options, self.recorded
+        for name in ("run", "batch", "canary", "taint"):
+            if name in given and getattr(mine, name) != getattr(known, name):
+                option = {"run": "--run" if self.run else "--no-run", "taint": "--taint-until-verified"}.get(
+                    name, f"--{name}"
+                )
+                raise UsageError(
+                    f"{option}: the plan in {file} was made with {plan_file.write_options(known) or 'the defaults'}",
+                    hint=f"`gpunode provision {shlex.quote(str(file))}` takes these options from the plan. For others, plan again.",
+                )
+        return replace(
+            self,
+            run=known.run is not False,
+            size=Size.parse(known.batch) if known.batch else None,
+            canary=known.canary or 0,
+            taint=bool(known.taint),
+            reviewed=reviewed,
+            file=file,
         )
 
 

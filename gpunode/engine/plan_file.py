@@ -13,7 +13,7 @@ import os
 import shlex
 import socket
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Literal, TypeAlias
 
@@ -23,6 +23,7 @@ from gpunode.cluster.objects.difference import Difference
 from gpunode.contract.times import utc
 from gpunode.engine import impact
 from gpunode.engine.member import Member
+from gpunode.engine.record import RunOptions
 from gpunode.engine.shown import ShownChange, ShownHost, digest, show_change, show_host
 from gpunode.errors import UnexpectedAnswer, UsageError
 from gpunode.host import answers
@@ -30,7 +31,7 @@ from gpunode.model import Change, Inventory, Reboot
 from gpunode.wording import Advice, Command, advise, few
 
 KEY = "gpunode_plan"  # the first key, with the format's version
-FORMAT = 2
+FORMAT = 3
 LARGEST = 64 << 20  # bytes
 BEGINS = f'{{"{KEY}":'  # without spaces
 AGAIN = advise("`gpunode plan --out FILE` writes a new one.")
@@ -42,7 +43,7 @@ Code: TypeAlias = Literal["version", "inventory", "host", "machine", "plan", "di
 @dataclass(frozen=True, slots=True)
 class PlanFile:
     """A written plan. `inventory`: its path as it was named; `sha256`: of its bytes; `made`: RFC 3339. `context`: the cluster's; "": it
-    is none. `costs`: of a run, in a line."""
+    is none. `costs`: of a run, in a line. `options`: those that `provision FILE` takes from it."""
 
     inventory: str
     sha256: str
@@ -53,6 +54,7 @@ class PlanFile:
     cluster: tuple[Difference, ...]
     context: str = ""
     costs: str = ""
+    options: RunOptions = field(default_factory=RunOptions)
 
     @property
     def names(self) -> list[str]:
@@ -133,12 +135,24 @@ def read(path: Path) -> PlanFile | None:
     return plan
 
 
+def write_options(options: RunOptions) -> str:
+    """The options of a plan as users write them; "": all are the usual ones."""
+    words = (
+        "--no-run" if options.run is False else "",
+        f"--batch {options.batch}" if options.batch else "",
+        f"--canary {options.canary}" if options.canary else "",
+        "--taint-until-verified" if options.taint else "",
+    )
+    return " ".join(filter(None, words))
+
+
 def plan_again(reviewed: PlanFile, file: Path, inventory: Inventory) -> Advice:
     """How to review the same hosts again, in the same file."""
     name, hosts = shlex.quote(str(file)), ",".join(reviewed.names)
     limit = f"--limit {hosts} " if {*reviewed.names} < {host.name for host in inventory.hosts} else ""
+    options = f"{words} " if (words := write_options(reviewed.options)) else ""
     then = f"`, review it with `gpunode show {name}`, then `gpunode provision {name}`."
-    return Advice("Plan again: `", Command("plan", f"{limit}--out {name}"), then)
+    return Advice("Plan again: `", Command("plan", f"{limit}{options}--out {name}"), then)
 
 
 def compare(reviewed: PlanFile, now: PlanFile) -> list[Deviation]:

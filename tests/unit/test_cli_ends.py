@@ -26,6 +26,7 @@ from gpunode.commands import verify
 from gpunode.engine import cluster_diff, converge, impact, nodes, plan_file, work
 from gpunode.engine.fleet import Visit
 from gpunode.engine.member import Member
+from gpunode.engine.record import RunOptions
 from gpunode.errors import ClusterError, Declined, KubeconfigUnusable, Problem, StalePlan, UsageError
 from gpunode.local import files
 from gpunode.local.files import STATE
@@ -137,7 +138,10 @@ def test_drift_of_the_cluster_is_reported_as_that_of_hosts(
 ) -> None:
     """Also where a label of one host is refused. A cluster that does not answer (None) was not checked."""
 
-    def waiting(*_: object, **__: object) -> cluster_diff.ClusterPlan:
+    proofs: list[tuple[bool, bool]] = []
+
+    def waiting(*_: object, tainted: bool, run: bool, **__: object) -> cluster_diff.ClusterPlan:
+        proofs.append((tainted, run))
         if objects is None:
             raise ClusterError("it does not answer")
         return cluster_diff.ClusterPlan(objects, (REFUSED,) if conflict else ())
@@ -151,6 +155,9 @@ def test_drift_of_the_cluster_is_reported_as_that_of_hosts(
     assert last(ended)["cluster"] == objects
     told = command("plan", "--limit", host, text=WITH_PLUGIN).output
     assert ("cluster not checked" in told) == (objects is None)
+    for option in ("--taint-until-verified", "--no-run"):
+        command("plan", "--limit", host, option, text=WITH_PLUGIN)
+    assert proofs[1:] == [(False, True), (True, True), (False, False)]
 
 
 @pytest.mark.parametrize("verb", ["plan", "provision"])
@@ -459,6 +466,52 @@ def test_a_plan_shows_the_batches_that_a_provision_with_its_options_would_have(
     assert [line["hosts"] for line in lines if line["type"] == "batch"] == [["a"], ["b", "c"]]
 
 
+@pytest.mark.parametrize(
+    ("planned", "differs"),
+    [
+        ("--no-run --batch 1 --canary 1", "--batch 2"),
+        ("--no-run --batch 1 --canary 1", "--canary 0"),
+        ("--batch 1 --canary 1 --taint-until-verified", "--no-run"),
+        ("--no-run", "--run"),
+        ("", "--taint-until-verified"),
+    ],
+)
+def test_a_reviewed_plan_is_applied_with_its_options(
+    command: Command, monkeypatch: pytest.MonkeyPatch, planned: str, differs: str
+) -> None:
+    """The same options again are fine, others are refused."""
+    text, begun = "groups: {g: {hosts: [a, b, c]}}\n", list[RunOptions]()
+    mild = Plan("h", (StepPlan("runtime", (WriteFile("/etc/x", "", "w"),)),))
+    monkeypatch.setattr(
+        converge, "probe_and_plan", lambda visit, _: Outcome(visit.host.name, "planned", plan=mild)
+    )
+
+    def begin(*values: object, **_: object) -> None:
+        begun.extend(value for value in values if isinstance(value, RunOptions))
+        raise Declined("begun")
+
+    monkeypatch.setattr("gpunode.engine.rollout.begin_record", begin)
+    batches = [
+        [line for line in ran.stdout.splitlines() if '"batch"' in line]
+        for words in (
+            ("plan", "--out", "f.plan", *planned.split()),
+            ("provision", "f.plan"),
+            ("provision", "f.plan", *planned.split()),
+        )
+        for ran in [command(*words, "--json", *(["--yes"] if words[0] == "provision" else []), text=text)]
+    ]
+    assert batches[0] == batches[1] == batches[2]
+    assert len(batches[0]) == (3 if "--batch" in planned else 0)
+    assert [plan_file.write_options(options) for options in begun] == [planned, planned]
+    assert (f" with {planned}. " in command("show", "f.plan", text=text).stderr) == bool(planned)
+    refused = command("provision", "f.plan", *differs.split(), "--yes", text=text).exception
+    assert isinstance(refused, UsageError)
+    assert (
+        refused.message
+        == f"{differs.split(maxsplit=1)[0]}: the plan in f.plan was made with {planned or 'the defaults'}"
+    )
+
+
 def test_what_changed_since_the_review_is_asked_for_and_refused_with_yes(
     command: Command,
     asked: list[str],
@@ -467,12 +520,12 @@ def test_what_changed_since_the_review_is_asked_for_and_refused_with_yes(
     reviewed = plan_file.read(Path("friday.plan"))
     assert reviewed is not None
     hosts = (replace(reviewed.hosts[0], name="planned"),)
-    plan_file.write(Path("friday.plan"), replace(reviewed, hosts=hosts))
+    plan_file.write(Path("friday.plan"), replace(reviewed, hosts=hosts, options=RunOptions(canary=1)))
 
     done = command("provision", "friday.plan")
     assert str(done.exception).startswith("cancelled")
     assert isinstance(done.exception, Declined)
-    again = "Plan again: `gpunode plan --limit planned --out friday.plan`, review it with `gpunode show friday.plan`, then `gpunode provision friday.plan`."
+    again = "Plan again: `gpunode plan --limit planned --canary 1 --out friday.plan`, review it with `gpunode show friday.plan`, then `gpunode provision friday.plan`."
     assert done.exception.hint == again
     assert len(asked) == 1
     plan, deviations = done.stdout.split(" Different from the reviewed plan:\n")

@@ -71,11 +71,16 @@ def edited(text: str) -> str:
 
 
 def newer(text: str) -> str:
-    return text.replace('"gpunode_plan": 2', '"gpunode_plan": 3')
+    return text.replace('"gpunode_plan": 3', '"gpunode_plan": 4')
+
+
+def older(text: str) -> str:
+    """Without the options of its provision."""
+    return text.replace('"gpunode_plan": 3', '"gpunode_plan": 2')
 
 
 def bare(text: str) -> str:
-    return '{"gpunode_plan": 2}' if text else ""
+    return '{"gpunode_plan": 3}' if text else ""
 
 
 @pytest.mark.parametrize(
@@ -83,11 +88,14 @@ def bare(text: str) -> str:
     [
         (cut, "is damaged"),
         (edited, "changed after it was written"),
-        (newer, "of format 3"),
+        (newer, "of format 4"),
+        (older, "of format 2"),
         (bare, "is damaged"),
     ],
 )
-def test_a_damaged_or_newer_plan_is_refused(damage: Any, words: str, inventory: Path, tmp_path: Path) -> None:
+def test_a_damaged_plan_or_one_of_another_format_is_refused(
+    damage: Any, words: str, inventory: Path, tmp_path: Path
+) -> None:
     path = tmp_path / "friday.plan"
     plan_file.write(path, plan(inventory, waiting(A, DOCKER)))
     path.write_text(damage(path.read_text()))
