@@ -145,7 +145,7 @@ def undo(
     from gpunode.engine import history, record
     from gpunode.engine.batch_order import Size
     from gpunode.errors import UsageError
-    from gpunode.wording import advise
+    from gpunode.wording import advise, few
 
     folder = files.runs_folder(common.inventory)
     recorded = history.find_last(common.inventory) if run == record.LAST else history.find(run, folder)
@@ -168,4 +168,9 @@ def undo(
     size = Size.parse(batch) if batch is not None else None
     limit = common.limit or hosts
     with session(dataclasses.replace(common, limit=limit), accepted=yes) as work:
+        names = [host.name for host in work.hosts]
+        if not recorded.hosts.keys() & {*names}:
+            raise UsageError(
+                f"run {recorded.id} did not touch {few(names, 5)}", hint=f"It has: {few(hosts, 5)}."
+            )
         return undoing.undo(work, recorded, undoing.UndoOptions(yes, size))

@@ -29,9 +29,9 @@ def pause(reporter: Reporter, inventory: Path, *, cancel: bool) -> int:
 
 
 def _run_under_way(inventory: Path) -> RecordedRun | None:
-    """This inventory's run of any command, while its process lives."""
-    run = history.last_run(inventory, every=True)
-    return run if run and history.is_running(run) else None
+    """This inventory's run of any command, while its process lives; a forget that has ended hides no other one."""
+    last = (history.last_run(inventory, every=every) for every in (True, False))
+    return next((run for run in last if run and history.is_running(run)), None)
 
 
 def _where(last: RecordedRun | None, folder: Path) -> str:

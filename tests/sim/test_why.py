@@ -127,6 +127,23 @@ def test_the_broken_link_is_named_by_the_host_and_its_fix_says_what_it_disturbs(
     assert (first, "runtime" in others) == ("image-pull", True)  # no node would start it
 
 
+def test_a_bare_host_is_told_from_its_node_and_without_one() -> None:
+    """The old kubelet runs, the new one does not start on a gate that is gone. All hosts share an address."""
+    with Demo([kinds.old_host("p100-1", count=2), kinds.new_host("h100-1", count=1)]) as demo:
+        joined, absent = (run(demo.folder, "why", "node", name, "--json") for name in ("p100-1", "h100-1"))
+        unknown = run(demo.folder, "why", "node", "h100-2")
+    (answer,) = of_kind(joined, "answer")
+    assert (
+        "node p100-1 is Ready and offers 0 of 2 GPUs: link `module` of host p100-1 is broken"
+        in answer["text"]
+    )
+    assert codes(joined) == ["module"]
+    (answer,) = of_kind(absent, "answer")
+    assert "host h100-1 of the inventory has not joined the cluster: link `" in answer["text"]
+    assert codes(absent)
+    assert unknown.returncode == 2, unknown.stdout + unknown.stderr
+
+
 def test_the_broken_link_comes_first_for_pods_that_got_no_gpu() -> None:
     """Their containers start without one: one runs on, and one crashes as a pod does that requests none."""
     with Demo([kinds.new_host("h100-1", count=1)]) as demo:

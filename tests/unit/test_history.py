@@ -142,6 +142,18 @@ def test_show_last_shows_a_forget_too(tmp_path: Path, monkeypatch: pytest.Monkey
     assert lines("show", "last")[0]["run"] == made.id
 
 
+def test_an_undo_of_hosts_that_the_run_did_not_touch_names_those_it_did(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("inventory.yaml").write_text("groups: {g: {hosts: [a, b]}}\n")
+    made = Record.begin(Path("inventory.yaml"), ["a"], RunOptions())
+    monkeypatch.setattr(undoing, "undo", lambda *_: 0)
+    code, text = run("undo", "last", "--limit", "b")
+    assert (code, f"run {made.id} did not touch b" in text, "It has: a." in text) == (2, True, True)
+    assert run("undo", "last", "--limit", "g")[0] == 0
+
+
 @pytest.mark.parametrize(
     ("state", "ended", "refused"), [("undone", True, False), ("undone", False, True), ("skipped", True, True)]
 )

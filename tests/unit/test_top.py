@@ -294,6 +294,9 @@ def test_a_forget_is_paused_too_and_continued_by_its_own_command(under_way: Reco
         == "The run ends after this batch; the same command continues it."
     )
     assert (forget.paused, under_way.paused) == (True, False)
+    forget.end()
+    toggle_pause(tmp_path / "inventory.yaml")
+    assert under_way.paused, "the run beside it goes on"
 
 
 def test_a_run_is_paused_from_any_terminal(under_way: Record) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TypeAlias
@@ -10,9 +10,10 @@ from typing import TypeAlias
 from gpunode.commands.verify import judge_chains
 from gpunode.commands.why.cluster import Cluster
 from gpunode.engine import converge, impact, nodes
-from gpunode.engine.member import Member
+from gpunode.engine.member import Member, Members
 from gpunode.engine.reporter import progress
 from gpunode.errors import Problem
+from gpunode.links.node import find_named, parse
 from gpunode.model import Verdict
 from gpunode.wording import lines
 
@@ -31,11 +32,37 @@ def probe(cluster: Cluster, names: Sequence[str] | None = None) -> Sequence[Memb
     if names is None:
         placed = members = locate(visit())
     else:
-        every = locate([Member(host) for host in session.hosts])
-        placed = tuple(member for member in every if member.node and member.node.name in names)
+        placed = _claim(cluster, names, locate)
         members = visit(placed) if placed else ()
     namespace = session.inventory.cluster.namespace
     return impact.find_impact(cluster.api, namespace, members, placed, strict=False)
+
+
+def _claim(cluster: Cluster, names: Sequence[str], locate: Callable[[Sequence[Member]], Members]) -> Members:
+    """The hosts of these nodes: by name; by address, which hosts behind a gateway share, only nodes without a host of their name."""
+    every = [parse(item) for item in cluster.nodes]
+    placed: Members = ()
+    for by_name in (True, False):
+        left = set(names) - {member.node.name for member in placed if member.node}
+        hosts = [host for host in cluster.session.hosts if by_name == bool(find_named(host, every))]
+        located = locate([Member(host) for host in hosts]) if left else ()
+        placed += tuple(member for member in located if member.node and member.node.name in left)
+    return placed
+
+
+def probe_stranger(cluster: Cluster, name: str) -> Member | None:
+    """The probed host of this name, with its node if it is one under another name; None if the inventory has no such host."""
+    session = cluster.session
+    hosts = [Member(host) for host in session.hosts if cluster.hosts and name in (host.name, host.node)]
+    if not hosts:
+        return None
+    members = session.for_each_host(converge.probe_and_plan, hosts[:1], plans=False)
+    if members[0].facts:
+        members = nodes.locate(cluster.api, members, seconds=0, notify=progress(session.reporter))
+    (member,) = impact.find_impact(
+        cluster.api, session.inventory.cluster.namespace, members, (), strict=False
+    )
+    return member
 
 
 def judge(cluster: Cluster, names: Sequence[str]) -> Judged:

@@ -9,39 +9,57 @@ from dataclasses import replace
 from gpunode.acceptance.stamp import Stamp, read_stamp
 from gpunode.cluster import pods
 from gpunode.cluster.api.kinds import Object
+from gpunode.commands.verify import judge_chains
 from gpunode.commands.why import NAMED, chains, report
 from gpunode.commands.why.chains import STARTS_PODS, Judged
 from gpunode.commands.why.cluster import Cluster, read_cluster
 from gpunode.contract.promises import pod_name
 from gpunode.contract.status import CORDONED
 from gpunode.engine.accepted import CODE as NOT_ACCEPTED
+from gpunode.engine.member import Member
 from gpunode.engine.session import Session
 from gpunode.errors import Problem
 from gpunode.links.capacity import link as capacity
+from gpunode.links.machine.pci import driven
 from gpunode.links.node import GPU_LABEL, Node, drain, parse
 from gpunode.links.node.closed import why_closed
 from gpunode.links.plugin.other_owners import dra_owners
-from gpunode.wording import Advice, advise, few, lines
+from gpunode.wording import Advice, advise, few, lines, several
 
 
 def why_node(session: Session, name: str, *, hosts: bool) -> int:
     """Report it; the exit code. `hosts`: the inventory's hosts can be asked."""
     cluster = read_cluster(session, hosts=hosts)
+    if cluster.find_node(name) is None and (host := chains.probe_stranger(cluster, name)):
+        if host.node is None:
+            return _why_not_joined(session, name, host)
+        name = host.node.name
     item = cluster.named_node(name)
     node = parse(item)
-    problems = list(judge_node(cluster, item))
+    judged = chains.judge(cluster, [name])
+    problems = list(judge_node(cluster, item, judged))
+    facts = judged[name][0].facts if name in judged else None
+    gpus = len(driven(facts.pci)) if facts else 0
     users = [f"{pod_name(pod)} ({count})" for pod in cluster.pods_of(name) if (count := _units(pod))]
     fails = any(each.layer in STARTS_PODS and not each.subject for each in problems[:1])
     but = ", but new pods get no GPU" if fails and node.ready and node.offers else ""
     stamp = read_stamp(node.accepted)
     parts = [
-        f"node {name} is {'Ready' if node.ready else 'not Ready'} and offers {_offered(node)}{but}",
+        f"node {name} is {'Ready' if node.ready else 'not Ready'} and offers {_offered(node, gpus)}{but}",
         f"in use by {few(users, NAMED)}" if users else "none in use" if node.offers else "",
         *(f"taint {taint['key']}={taint.get('value', '')}" for taint in _foreign_taints(item)),
         stamp.describe(time.time()) if stamp else "",
     ]
     text = "; ".join(filter(None, parts))
     return report(session, f"node {name}", "wrong" if problems else "fine", text, problems, fine=True)
+
+
+def _why_not_joined(session: Session, name: str, host: Member) -> int:
+    """Report the first broken link of a host that is no node; the exit code."""
+    text = f"host {host.host.name} of the inventory has not joined the cluster"
+    chain = judge_chains(session, (replace(host, reason=None),), run=False).get(host.host.name, ())
+    problem = chains.broken_link(host, chain)
+    return report(session, f"node {name}", "absent", text, [problem] if problem else [])
 
 
 def judge_node(cluster: Cluster, item: Object, judged: Judged | None = None) -> Iterator[Problem]:
@@ -106,14 +124,14 @@ def _units(pod: Object) -> int:
     return 0 if (pod.get("status") or {}).get("phase") in pods.OVER else sum(drain.asks(pod).values())
 
 
-def _offered(node: Node) -> str:
-    """`3 of 4 nvidia.com/gpu`."""
+def _offered(node: Node, gpus: int) -> str:
+    """`3 of 4 nvidia.com/gpu`. `gpus`: that its host has on the PCI bus; 0: not known."""
     parts = [
         f"{unit.allocatable} of {unit.capacity} {name}"
         for name, unit in node.resources.items()
         if name.startswith("nvidia.com/") and unit.capacity
     ]
-    return ", ".join(parts) or node.offered or "no GPU"
+    return ", ".join(parts) or node.offered or (f"0 of {several(gpus, 'GPU')}" if gpus else "no GPU")
 
 
 def _foreign_taints(item: Object) -> list[Mapping[str, str]]:
