@@ -186,7 +186,7 @@ def test_waiting_names_the_pod_and_ends_with_it(api: Api, client: Client) -> Non
         )
     )
     waiting.start()
-    until(lambda: told == ["waiting for default/train: at most 1 min"])
+    until(lambda: told == ["waiting for default/train: at most 30 s"])
     client.ask(
         "DELETE", f"/api/v1/namespaces/default/pods/{made['metadata']['name']}", {"gracePeriodSeconds": 0}
     )
@@ -233,7 +233,7 @@ def test_a_disruption_budget_that_never_allows_it_is_named(
 
     assert (left.name, left.obstacle) == ("default/web", budget)
     assert asked == [made["metadata"]["uid"]]  # again only after RETRY
-    assert told[-1].endswith(f", at most 1 min; default/web may not be evicted: {budget}")
+    assert told[-1].endswith(f", at most 3 s; default/web may not be evicted: {budget}")
 
 
 def test_a_budget_holds_a_pod_whose_other_containers_run(
