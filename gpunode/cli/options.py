@@ -18,11 +18,8 @@ from gpunode.local import files as localfile
 
 INVENTORY = Path("inventory.yaml")
 VARIABLE = "GPUNODE_INVENTORY"  # names the usual inventory in the place of ./inventory.yaml
-DEFAULT, ENVIRONMENT, TYPED = (
-    "DEFAULT",
-    "ENVIRONMENT",
-    "COMMANDLINE",
-)  # click's names of where a value comes from
+# click's names of where a value comes from
+DEFAULT, ENVIRONMENT, TYPED = "DEFAULT", "ENVIRONMENT", "COMMANDLINE"
 FORKS = 64  # threads wait far more than they work: 64 hosts cost one core less than a second
 LEADING = 3  # of a command's shared options, as help lists them: its own come after these
 

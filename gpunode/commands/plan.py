@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from gpunode import packages
@@ -104,8 +103,8 @@ def show_plan(
     if out is not None:
         replaced = " The earlier plan there is replaced." if out.exists() else ""
         context = api.access.context if api and objects is not None else ""
-        made = plan_file.make(Path(inventory.path), members, shown.changes, context, costs)
-        plan_file.write(out, replace(made, options=options.recorded))
+        made = plan_file.make(Path(inventory.path), members, shown.changes, context, costs, options.recorded)
+        plan_file.write(out, made)
         apply = f"`gpunode provision {shlex.quote(str(out))}` applies exactly this plan"
         reporter.note(f"The plan is in {out}: {apply}.{replaced}")
     reporter.summary(outcomes(members), cluster=objects)

@@ -77,19 +77,17 @@ class ProvisionOptions:
     def of_recorded_run(cls, run: RecordedRun, *, yes: bool, now: float) -> ProvisionOptions:
         """The options that resume a recorded run. `now`: in seconds since the epoch."""
         known = run.options
-        return cls(
+        options = cls(
             yes=yes,
-            run=known.run is not False,
-            size=Size.parse(known.batch) if known.batch else None,
-            canary=max(0, (known.canary or 0) - sum(name in run.planned for name in run.in_state(*DONE))),
             max_fail=known.max_fail,
             fingerprints=known.fingerprints or (),
-            taint=bool(known.taint),
             accept=known.accept or "",
             resumes=run.id,
             rest=run.not_done,
             begun=rollout.rebooting(run, now),
-        )
+        )._as_planned(known)
+        done = sum(name in run.planned for name in run.in_state(*DONE))
+        return replace(options, canary=max(0, options.canary - done))
 
     def with_plan(self, reviewed: PlanFile, file: Path, given: Collection[str]) -> ProvisionOptions:
         """These options, with those of the plan in this file. Raises UsageError where one that the user has `given` differs."""
@@ -103,14 +101,16 @@ class ProvisionOptions:
                     f"{option}: the plan in {file} was made with {plan_file.write_options(known) or 'the defaults'}",
                     hint=f"`gpunode provision {shlex.quote(str(file))}` takes these options from the plan. For others, plan again.",
                 )
+        return replace(self._as_planned(known), reviewed=reviewed, file=file)
+
+    def _as_planned(self, known: RunOptions) -> ProvisionOptions:
+        """These options, with those that a plan depends on from a record or a plan file."""
         return replace(
             self,
             run=known.run is not False,
             size=Size.parse(known.batch) if known.batch else None,
             canary=known.canary or 0,
             taint=bool(known.taint),
-            reviewed=reviewed,
-            file=file,
         )
 
 

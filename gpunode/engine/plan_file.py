@@ -76,6 +76,7 @@ def make(
     cluster: Sequence[Difference],
     context: str = "",
     costs: str = "",
+    options: RunOptions | None = None,
 ) -> PlanFile:
     return PlanFile(
         inventory=str(inventory),
@@ -87,6 +88,7 @@ def make(
         cluster=tuple(map(_object, cluster)),
         context=context,
         costs=costs,
+        options=options or RunOptions(),
     )
 
 

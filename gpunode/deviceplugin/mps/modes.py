@@ -122,9 +122,8 @@ class ComputeModes:
             if int(nvml.nvmlDeviceGetComputeMode(handle)) == nvml.NVML_COMPUTEMODE_EXCLUSIVE_PROCESS:
                 nvml.nvmlDeviceSetComputeMode(handle, before)
         except nvml.NVMLError as error:
-            if (
-                error.value != nvml.NVML_ERROR_NOT_FOUND
-            ):  # a GPU that is gone has lost its mode with its driver
+            # A GPU that is gone has lost its mode with its driver
+            if error.value != nvml.NVML_ERROR_NOT_FOUND:
                 raise
         self._mode_file(gpu).unlink()
 
