@@ -16,7 +16,7 @@ from gpunode.model import Fault
 from gpunode.sim import faults, folder
 from gpunode.sim.forkserver import ForkServer
 from gpunode.sim.process import Demo
-from gpunode.wording import page, several
+from gpunode.wording import several
 
 Lines: TypeAlias = Sequence[str]
 Screen: TypeAlias = Callable[[Lines], Lines]
@@ -217,7 +217,7 @@ To end it:
 
   {gpunode} demo stop {name}
 
-Next: {page("tutorial#see-it" if first == "provision" else "tutorial#break-it-and-let-it-be-fixed")}; then {page("tutorial#on-your-own-host")}."""
+Next: `{gpunode} help tutorial#{"see-it" if first == "provision" else "break-it-and-let-it-be-fixed"}`; then `{gpunode} help tutorial#on-your-own-host`."""
 
 
 def ending(code: int, report: Path | None, *, whole: bool) -> str:

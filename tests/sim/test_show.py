@@ -135,5 +135,5 @@ def test_the_last_line_names_how_to_go_on(tmp_path: Path) -> None:
     demo = SimpleNamespace(states={"h100-1": state}, folder=tmp_path, metrics={}, port=lambda _: 22)
     kept = farewell(demo, "demo").splitlines()[-1]  # type: ignore[arg-type]
     assert kept.startswith("Next: ")
-    assert "`gpunode help tutorial#break-it-and-let-it-be-fixed`" in kept
+    assert "gpunode help tutorial#break-it-and-let-it-be-fixed`" in kept
     assert all(ending(code, None, whole=True).splitlines()[-1].startswith("Next: ") for code in (0, 1))
