@@ -143,11 +143,14 @@ def plugin_log(lab: Lab, node: str) -> str:
     return str(lab.request("GET", f"/api/v1/namespaces/{pod['namespace']}/pods/{pod['name']}/log"))
 
 
-def registered(lab: Lab, node: str) -> None:
-    """Wait until the plugin that runs now is registered: what the API says of the node may be of the one before."""
+def registered(lab: Lab, node: str, times: int = 1) -> None:
+    """Wait until the plugin that runs now has registered so often: the node's status may still be of one before.
+
+    A kubelet that has restarted admits no GPU pod before, though the API offers the GPUs all the time.
+    """
     wait(
         f"the plugin on {node} to register",
-        lambda: "INFO registered with the kubelet" in plugin_log(lab, node),
+        lambda: plugin_log(lab, node).count("INFO registered with the kubelet") >= times,
         30,
     )
 
@@ -472,6 +475,7 @@ def test_a_plugin_killed_while_it_allocates_costs_that_pod_only(lab: Lab, deploy
     nexts = [made.make(f"next-{n}", "modern") for n in range(2)]
     one_gpu_each(made, modern, first, *nexts)
     modern.exec(["systemctl", "restart", "kubelet"])
+    registered(lab, "modern", times=2)
     modern.wait_ready()
     one_gpu_each(made, modern, first, *nexts, made.make("last", "modern"))
 
