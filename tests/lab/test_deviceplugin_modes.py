@@ -10,7 +10,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlencode
 
 import pytest
 import yaml
@@ -18,6 +17,7 @@ import yaml
 from .api import Lab, Node
 from .conftest import Ran
 from .gpu import control, mig
+from .plugin_log import plugin_log, registered
 from .pods import Pods, pods
 from .progress import wait
 
@@ -27,7 +27,6 @@ GPUS = {"legacy": 2, "modern": 4}
 GPU = "nvidia.com/gpu"
 KIND = "k8s.device-plugin.nvidia.com/gpu"
 SAMPLES = Path(__file__).parents[1] / "deviceplugin/nvidia-samples"
-PLUGIN = "app.kubernetes.io/name=gpunode-device-plugin"
 SPEC = "/var/run/cdi/k8s.device-plugin.nvidia.com-gpu.json"
 RUNC = {"runtimeClassName": "lab-runc"}  # a runtime that knows nothing of GPUs
 
@@ -134,25 +133,6 @@ def offered(lab: Lab, node: str, number: int, resource: str = GPU) -> None:
 def all_offered(lab: Lab) -> None:
     for name, number in GPUS.items():
         offered(lab, name, number)
-
-
-def plugin_log(lab: Lab, node: str) -> str:
-    query = urlencode({"labelSelector": PLUGIN, "fieldSelector": f"spec.nodeName={node}"})
-    pods = [item["metadata"] for item in lab.request("GET", f"/api/v1/pods?{query}")["items"]]
-    (pod,) = [view for view in pods if "deletionTimestamp" not in view]
-    return str(lab.request("GET", f"/api/v1/namespaces/{pod['namespace']}/pods/{pod['name']}/log"))
-
-
-def registered(lab: Lab, node: str, times: int = 1) -> None:
-    """Wait until the plugin that runs now has registered so often: the node's status may still be of one before.
-
-    A kubelet that has restarted admits no GPU pod before, though the API offers the GPUs all the time.
-    """
-    wait(
-        f"the plugin on {node} to register",
-        lambda: plugin_log(lab, node).count("INFO registered with the kubelet") >= times,
-        30,
-    )
 
 
 def plugin_pid(node: Node) -> str:

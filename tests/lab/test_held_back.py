@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
-from urllib.error import HTTPError
-from urllib.parse import urlencode
 
 import pytest
 import yaml
 
 from .api import Lab
 from .conftest import Ran
+from .plugin_log import plugin_log, registered
 from .pods import LOOK, Pods, pods
 from .progress import wait
 
@@ -20,8 +19,6 @@ pytestmark = pytest.mark.lab
 
 GPUS = {"legacy": 2, "modern": 4}
 GPU = "nvidia.com/gpu"
-PLUGIN = "app.kubernetes.io/name=gpunode-device-plugin"
-REGISTERED = "INFO registered with the kubelet"
 RECORD = "/var/lib/kubelet/device-plugins/kubelet_internal_checkpoint"
 SHARES = "version: v1\nsharing: {timeSlicing: {resources: [{name: nvidia.com/gpu, replicas: 2}]}}\n"
 
@@ -52,18 +49,7 @@ def deploy(lab: Lab, gpunode: Callable[..., Ran], config: str) -> None:
     ran = gpunode("plugin deploy", "--yes", "--json", inventory=file)
     assert ran.code == 0, ran
     for name in GPUS:
-        wait(f"the plugin on {name}", lambda name=name: REGISTERED in log(lab, name), 60)
-
-
-def log(lab: Lab, node: str) -> str:
-    """What the plugin has said on the node; "" while nobody can tell."""
-    where = {"labelSelector": PLUGIN, "fieldSelector": f"spec.nodeName={node}"}
-    pods = [item["metadata"] for item in lab.request("GET", f"/api/v1/pods?{urlencode(where)}")["items"]]
-    (pod,) = [item for item in pods if "deletionTimestamp" not in item]
-    try:
-        return str(lab.request("GET", f"/api/v1/namespaces/{pod['namespace']}/pods/{pod['name']}/log"))
-    except HTTPError:
-        return ""  # the kubelet starts
+        registered(lab, name)
 
 
 def offered(lab: Lab, counts: Mapping[str, int]) -> None:
@@ -79,7 +65,7 @@ def offered(lab: Lab, counts: Mapping[str, int]) -> None:
 
 def says(lab: Lab, node: str, words: str) -> None:
     """Wait until the plugin on the node has said this."""
-    wait(f"{words!r} on {node}", lambda: words in log(lab, node), 60)
+    wait(f"{words!r} on {node}", lambda: words in plugin_log(lab, node), 60)
 
 
 def given(lab: Lab, node: str, uid: str) -> bool:
@@ -134,12 +120,12 @@ def test_what_pods_have_is_held_back_over_a_kubelets_restart_until_they_are_gone
         lab.node(name).exec(["systemctl", "restart", "kubelet"])
     for name in GPUS:
         lab.node(name).wait_ready()
-        wait(f"{name} to register anew", lambda name=name: log(lab, name).count(REGISTERED) > 1, 120)
+        registered(lab, name, times=2)
         for _ in range(3):
             rewritten(lab, name)
     offered(lab, left)
     for name in GPUS:
-        assert "no longer reserved" not in log(lab, name)
+        assert "no longer reserved" not in plugin_log(lab, name)
         made.delete(f"load-{name}")
     offered(lab, {"legacy": 4, "modern": 6})
     made.delete()

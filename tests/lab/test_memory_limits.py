@@ -19,6 +19,7 @@ import yaml
 from .api import Lab, Node
 from .conftest import Ran
 from .docker import docker
+from .plugin_log import PLUGIN, plugin_log
 from .pods import Pods, pods
 from .progress import wait
 
@@ -26,7 +27,6 @@ pytestmark = pytest.mark.lab
 
 MEM = "aliyun.com/gpu-mem"
 UNITS = 4 * 79
-PLUGIN = "app.kubernetes.io/name=gpunode-device-plugin"
 UNIFIED = "/sys/fs/cgroup/unified"
 HOOK = "/usr/bin/nvidia-cdi-hook"
 WRAPPER = f"""#!/bin/sh
@@ -62,15 +62,6 @@ def modern(lab: Lab, gpunode: Callable[..., Ran]) -> Iterator[Node]:
 def made(lab: Lab) -> Iterator[Pods]:
     with pods(lab) as made:
         yield made
-
-
-def plugin_log(lab: Lab) -> str:
-    """Of the pod on modern; "" while there is none that runs."""
-    query = urlencode({"labelSelector": PLUGIN, "fieldSelector": "spec.nodeName=modern,status.phase=Running"})
-    pods = [item["metadata"] for item in lab.request("GET", f"/api/v1/pods?{query}")["items"]]
-    if len(pods) != 1:
-        return ""
-    return str(lab.request("GET", f"/api/v1/namespaces/{pods[0]['namespace']}/pods/{pods[0]['name']}/log"))
 
 
 @pytest.fixture
@@ -123,8 +114,10 @@ def image_with(lab: Lab, node: Node, env: dict[str, str]) -> str:
 
 def test_cgroup_v1_alone_keeps_limits_off(lab: Lab, modern: Node, made: Pods) -> None:
     """Driver and toolkit could; the hook would fail every container that asks for it, so none does."""
-    wait("the plugin's verdict", lambda: "does not enforce memory limits" in plugin_log(lab), 60)
-    (verdict,) = [line for line in plugin_log(lab).splitlines() if "does not enforce memory limits" in line]
+    wait("the plugin's verdict", lambda: "does not enforce memory limits" in plugin_log(lab, "modern"), 60)
+    (verdict,) = [
+        line for line in plugin_log(lab, "modern").splitlines() if "does not enforce memory limits" in line
+    ]
     assert "the host has cgroup v1: the driver limits cgroups of v2 only gpus=0,1,2,3" in verdict
     (seen,) = made.seen(made.make("unlimited", "modern", 4, MEM))
     assert seen.memory == (81559,)
@@ -134,7 +127,7 @@ def test_containers_have_no_more_than_they_asked_for(
     lab: Lab, modern: Node, cgroup_v2: None, made: Pods, gpunode: Callable[..., Ran]
 ) -> None:
     """The real hook sets what the plugin says; CUDA in the pod shows that as the GPU's size; verify says so."""
-    wait("the plugin's verdict", lambda: "the driver enforces memory limits" in plugin_log(lab), 60)
+    wait("the plugin's verdict", lambda: "the driver enforces memory limits" in plugin_log(lab, "modern"), 60)
     wait(
         "the units",
         lambda: lab.request("GET", "/api/v1/nodes/modern")["status"]["allocatable"].get(MEM) == str(UNITS),

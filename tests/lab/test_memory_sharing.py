@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from urllib.parse import urlencode
 
 import pytest
 import yaml
 
 from .api import Lab
 from .conftest import Ran
+from .plugin_log import plugin_log
 from .pods import Pods, pods
 from .progress import wait
 
@@ -19,7 +19,6 @@ MEM, COUNT = "aliyun.com/gpu-mem", "aliyun.com/gpu-count"
 GPUS = {"legacy": 2, "modern": 4}
 GIB = {"legacy": 16, "modern": 79}  # of each GPU, rounded down
 BY_GIB = "version: v1\nsharing: {memory: {}}\n"
-PLUGIN = "app.kubernetes.io/name=gpunode-device-plugin"
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -69,12 +68,6 @@ def count(lab: Lab, node: str, resource: str = MEM, which: str = "allocatable") 
 
 def offered(lab: Lab, node: str, number: int) -> None:
     wait(f"{number} {MEM} on {node}", lambda: count(lab, node) == number, 90)
-
-
-def plugin_log(lab: Lab, node: str) -> str:
-    query = urlencode({"labelSelector": PLUGIN, "fieldSelector": f"spec.nodeName={node}"})
-    (pod,) = [item["metadata"] for item in lab.request("GET", f"/api/v1/pods?{query}")["items"]]
-    return str(lab.request("GET", f"/api/v1/namespaces/{pod['namespace']}/pods/{pod['name']}/log"))
 
 
 def test_a_gpu_that_a_pod_has_whole_is_shared_when_the_pod_is_gone(

@@ -18,6 +18,7 @@ import pytest
 from .api import Lab
 from .conftest import Ran
 from .gpu import control
+from .plugin_log import plugin_log
 from .pods import pods
 from .progress import wait
 
@@ -25,6 +26,7 @@ pytestmark = pytest.mark.lab
 
 NODES = {"legacy": 2, "modern": 4}  # and their GPUs
 SHARES = 2
+MPS = "app.kubernetes.io/name=gpunode-mps"
 SHARED = "nvidia.com/gpu.shared"
 CONFIG = f"""
 version: v1
@@ -73,7 +75,7 @@ def shared(lab: Lab, gpunode: Callable[..., Ran]) -> Iterator[None]:
         ran = gpunode("plugin deploy", "--yes", "--json", inventory=inventory)
         assert ran.code == 0, ran
         words = "waiting: container look of pod with UID "
-        wait("the daemon to wait for the pod", lambda: words in log(lab, "modern", "gpunode-mps"), 120)
+        wait("the daemon to wait for the pod", lambda: words in plugin_log(lab, "modern", MPS), 120)
         assert mode(lab, "modern") == ["Default"] * NODES["modern"]
     used_without_mps(lab)
     wait("a shared GPU on both nodes", lambda: offered(lab, SHARED) == dict.fromkeys(NODES, SHARES), 180)
@@ -95,7 +97,7 @@ def used_without_mps(lab: Lab) -> None:
     """While a process uses a GPU without MPS its shares wait, and it keeps its compute mode; then the process ends."""
     words = "MPS control daemon: process 1 ("
     for name, gpus in NODES.items():
-        wait(f"the reason on {name}", lambda name=name: words in log(lab, name, "gpunode-device-plugin"), 120)
+        wait(f"the reason on {name}", lambda name=name: words in plugin_log(lab, name), 120)
         assert mode(lab, name) == ["Default"] * gpus
         assert not processes(lab, name, DAEMON)
     assert offered(lab, SHARED) == dict.fromkeys(NODES, 0)
@@ -114,14 +116,6 @@ def processes(lab: Lab, name: str, command: str) -> list[str]:
     return lab.node(name).exec(["pgrep", "-f", "-x", command], check=False).stdout.split()
 
 
-def log(lab: Lab, name: str, of: str) -> str:
-    """What the pod of a DaemonSet says on a node."""
-    query = {"labelSelector": f"app.kubernetes.io/name={of}", "fieldSelector": f"spec.nodeName={name}"}
-    (pod,) = lab.request("GET", f"/api/v1/pods?{urlencode(query)}")["items"]
-    meta = pod["metadata"]
-    return str(lab.request("GET", f"/api/v1/namespaces/{meta['namespace']}/pods/{meta['name']}/log"))
-
-
 def mode(lab: Lab, node: str) -> list[str]:
     """The compute mode of each GPU of a node."""
     asked = ["nvidia-smi", "--query-gpu=compute_mode", "--format=csv,noheader"]
@@ -130,7 +124,7 @@ def mode(lab: Lab, node: str) -> list[str]:
 
 def pod(lab: Lab, node: str, me: str, other: str) -> dict[str, Any]:
     """A pod with one share on a node, of the plugin's image, as nobody. It waits for another one."""
-    query = urlencode({"labelSelector": "app.kubernetes.io/name=gpunode-mps"})
+    query = urlencode({"labelSelector": MPS})
     image = lab.request("GET", f"/api/v1/pods?{query}")["items"][0]["spec"]["containers"][0]["image"]
     container = {
         "name": "client",
@@ -182,12 +176,10 @@ def test_a_killed_daemon_is_started_again_and_the_plugin_hears_of_both(lab: Lab)
         wait(f"another daemon on {name}", lambda: processes(lab, name, DAEMON) not in ([], [before]), 60)  # noqa: B023
         wait(
             f"the plugin of {name} to hear of it",
-            lambda name=name: READY in log(lab, name, "gpunode-device-plugin").partition("signal 9")[2],
+            lambda name=name: READY in plugin_log(lab, name).partition("signal 9")[2],
             60,
         )
-        assert "not offered: MPS control daemon: it has ended by signal 9" in log(
-            lab, name, "gpunode-device-plugin"
-        )
+        assert "not offered: MPS control daemon: it has ended by signal 9" in plugin_log(lab, name)
     wait("the shares", lambda: offered(lab, SHARED) == dict.fromkeys(NODES, SHARES), 60)
 
 
@@ -202,7 +194,7 @@ def test_shares_without_a_daemon_are_unhealthy_until_it_is_back(lab: Lab) -> Non
         assert offered(lab, "nvidia.com/gpu") == whole
         for name in NODES:
             words = f"cannot start {Path(PROGRAM).name}: Permission denied"
-            wait(f"the reason on {name}", lambda: words in log(lab, name, "gpunode-mps"), 120)  # noqa: B023
+            wait(f"the reason on {name}", lambda: words in plugin_log(lab, name, MPS), 120)  # noqa: B023
     finally:
         for name in NODES:
             lab.node(name).exec(["chmod", "755", PROGRAM])

@@ -6,7 +6,6 @@ import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlencode
 
 import pytest
 import yaml
@@ -14,6 +13,7 @@ import yaml
 from . import nvidia
 from .api import Lab, Node
 from .conftest import Ran
+from .plugin_log import REGISTERED, plugin_log, plugin_pods, registered
 from .pods import Pods, pods
 from .progress import wait
 
@@ -26,7 +26,6 @@ CONFIG = SAMPLE.read_text().replace("replicas: 10", "replicas: 2")
 SHARES = 8
 CLASSES = "/apis/node.k8s.io/v1/runtimeclasses"
 THEIRS = "DaemonSet kube-system/nvidia-device-plugin-daemonset, on 1 node, offers NVIDIA GPUs too."
-REGISTERED = "INFO registered with the kubelet"
 CHECKPOINT = "/var/lib/kubelet/device-plugins/kubelet_internal_checkpoint"
 
 
@@ -93,15 +92,8 @@ def container(made: Pods, name: str) -> tuple[str, str]:
 
 def our_pod(lab: Lab) -> dict[str, Any]:
     """This plugin's pod on the node."""
-    labels = "app.kubernetes.io/name=gpunode-device-plugin"
-    query = urlencode({"labelSelector": labels, "fieldSelector": f"spec.nodeName={NODE}"})
-    (pod,) = lab.request("GET", f"/api/v1/namespaces/gpunode/pods?{query}")["items"]
-    return dict(pod)
-
-
-def ours(lab: Lab) -> str:
-    """What this plugin has said on the node."""
-    return str(lab.request("GET", f"/api/v1/namespaces/gpunode/pods/{our_pod(lab)['metadata']['name']}/log"))
+    (pod,) = plugin_pods(lab, NODE)
+    return pod
 
 
 def registrations(lab: Lab) -> int:
@@ -167,13 +159,13 @@ def test_of_two_at_once_the_newest_wins_and_the_node_has_gpus_all_the_time(
     ran = gpunode("plugin deploy", "--yes", "--json", "--limit", NODE, inventory=inventory)
     assert ran.code == 0, ran
     assert THEIRS in ran.stdout
-    wait("this plugin to take over", lambda: REGISTERED in ours(lab), 60)
+    registered(lab, NODE)
     made.seen(made.make("first", NODE))
-    assert ours(lab).count(" allocated ") == 1
+    assert plugin_log(lab, NODE).count(" allocated ") == 1
 
     # For the end of the one that it does not know any more, the kubelet drops the one that it knows.
     nvidia.remove(lab)
-    wait("this plugin to be back", lambda: ours(lab).count(REGISTERED) == 2, 60)
+    registered(lab, NODE, times=2)
 
     # The same the other way: this one is kept from seeing the other come before that is registered.
     before = registrations(lab)
@@ -181,10 +173,10 @@ def test_of_two_at_once_the_newest_wins_and_the_node_has_gpus_all_the_time(
     node.exec(["kill", "-STOP", pid])
     nvidia.deploy(lab, NODE, CONFIG)
     node.exec(["kill", "-CONT", pid])
-    wait("this plugin to stand by", lambda: taken in ours(lab), 60)
+    wait("this plugin to stand by", lambda: taken in plugin_log(lab, NODE), 60)
     wait("NVIDIA's plugin to be registered once more", lambda: registrations(lab) == before + 2, 60)
     made.seen(made.make("second", NODE))
-    assert ours(lab).count(" allocated ") == 1
+    assert plugin_log(lab, NODE).count(" allocated ") == 1
     wait("its pod to be unready", lambda: not our_pod(lab)["status"]["containerStatuses"][0]["ready"], 120)
     ran = gpunode("verify", "--json", "--limit", NODE, inventory=inventory)
     assert (ran.code, f"another device plugin on this node has taken over {GPU}" in ran.stdout) == (
@@ -193,6 +185,10 @@ def test_of_two_at_once_the_newest_wins_and_the_node_has_gpus_all_the_time(
     ), ran
 
     nvidia.remove(lab)
-    wait("this plugin to be back", lambda: REGISTERED in ours(lab).partition("taking over again")[2], 60)
+    wait(
+        "this plugin to be back",
+        lambda: REGISTERED in plugin_log(lab, NODE).partition("taking over again")[2],
+        60,
+    )
     made.seen(made.make("third", NODE))
-    assert ours(lab).count(" allocated ") == 2
+    assert plugin_log(lab, NODE).count(" allocated ") == 2
