@@ -16,7 +16,9 @@ GPUNODE = CHECKOUT / ".venv/bin/gpunode"
 
 def archive(slot: Slot, base: str) -> Path:
     """The image's archive; its name changes with its content."""
-    parts = [CHECKOUT / "gpunode" / name for name in ("image", "deviceplugin", "share")]
+    from gpunode.links.plugin import image  # `down` has only Python's own modules
+
+    parts = [CHECKOUT / "gpunode" / name for name in ("links/plugin/image", *image.PARTS)]
     inputs: list[str | Path] = [Path(__file__), *parts, base]
 
     def build(folder: Path) -> None:
