@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import inspect
 from collections.abc import AsyncIterator, Callable, Coroutine
 from pathlib import Path
 from typing import Any
@@ -34,22 +35,26 @@ async def running(work: Coroutine[Any, Any, None]) -> AsyncIterator[asyncio.Task
 
 
 @pytest.fixture
-def play(sockets: Path) -> Callable[..., None]:
-    """Play a scene with a running kubelet, beside a plugin if there is one; the scene fails if it does not end."""
+def kubelet(sockets: Path) -> FakeKubelet:
+    """It runs beside an `async` test."""
+    return FakeKubelet(sockets)
 
-    def run(scene: Callable[[FakeKubelet], Coroutine[Any, Any, None]], plugin: Any = None) -> None:
-        async def whole() -> None:
-            kubelet = FakeKubelet(sockets)
-            await kubelet.start()
-            try:
-                async with plugin or contextlib.nullcontext():
-                    await asyncio.wait_for(scene(kubelet), 100)
-            finally:
-                await kubelet.stop()
 
-        asyncio.run(whole())
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Run an `async` test; it fails if it does not end."""
+    if not inspect.iscoroutinefunction(pyfuncitem.obj):
+        return None
+    values = {name: pyfuncitem.funcargs[name] for name in inspect.signature(pyfuncitem.obj).parameters}
 
-    return run
+    kubelet: Any = pyfuncitem.funcargs.get("kubelet", contextlib.nullcontext())
+
+    async def whole() -> None:
+        async with kubelet:
+            await asyncio.wait_for(pyfuncitem.obj(**values), 100)
+
+    asyncio.run(whole())
+    return True
 
 
 @pytest.fixture

@@ -88,6 +88,13 @@ class FakeKubelet:
         self._tasks: set[asyncio.Task[None]] = set()
         self._changed = asyncio.Event()
 
+    async def __aenter__(self) -> FakeKubelet:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *_ended: object) -> None:
+        await self.stop()
+
     async def start(self) -> None:
         for path in self.directory.iterdir():
             if not path.is_dir() and path.name != FILE_NAME:

@@ -22,7 +22,6 @@ from gpunode.deviceplugin.kubelet.allocate import (
     prefer_units,
 )
 
-from .kubelet import FakeKubelet
 from .nvml import FakeNvml, Gpu, handles
 
 
@@ -137,12 +136,12 @@ def test_more_than_one_share_is_refused_where_the_configuration_says_so():
     assert len(choose_units(["GPU-A", "GPU-B"], units(2), {}, one_share=True)) == 2
 
 
-def test_time_slicing_reaches_the_kubelet_under_the_new_name(play, plugin):
+async def test_time_slicing_reaches_the_kubelet_under_the_new_name(kubelet, plugin):
     """Renamed, replicated, allocatable; an Unhealthy GPU takes all its shares with it."""
     gpu, name = Gpu("GPU-a"), "nvidia.com/gpu.shared"
     share = Share("nvidia.com/gpu", 2, name)
 
-    async def scene(kubelet: FakeKubelet) -> None:
+    async with plugin(FakeNvml(gpu), shares=(share,)):
         await kubelet.until(lambda: kubelet.devices(name) and gpu.sets)
         assert kubelet.requests[0].endpoint == "nvidia-gpu.shared.sock"
         answer = await kubelet.allocate("GPU-a::1", resource=name)
@@ -152,23 +151,19 @@ def test_time_slicing_reaches_the_kubelet_under_the_new_name(play, plugin):
             lambda: kubelet.devices(name) == {"GPU-a::0": "Unhealthy", "GPU-a::1": "Unhealthy"}
         )
 
-    play(scene, plugin(FakeNvml(gpu), shares=(share,)))
 
-
-def test_resources_that_differ_by_their_domain_alone_are_served_apart(play, plugin):
+async def test_resources_that_differ_by_their_domain_alone_are_served_apart(kubelet, plugin):
     """Each has its socket and its annotation: the kubelet is not told of one GPU under both names."""
     other = "example.com/gpu"
     share = Share(GPU, 2, other, ("0",))
     gpus = FakeNvml(Gpu("GPU-a"), Gpu("GPU-b", minor=1))
 
-    async def scene(kubelet: FakeKubelet) -> None:
+    async with plugin(gpus, shares=(share,)):
         await kubelet.until(lambda: kubelet.devices() and kubelet.devices(other))
         assert set(kubelet.devices()) == {"GPU-b"}
         assert set(kubelet.devices(other)) == {"GPU-a::0", "GPU-a::1"}
         answer = await kubelet.allocate("GPU-a::1", resource=other)
         assert answer.envs == {"NVIDIA_VISIBLE_DEVICES": "GPU-a"}
-
-    play(scene, plugin(gpus, shares=(share,)))
 
 
 def test_a_container_with_devices_of_two_resources_is_told_of_both_by_annotation():
@@ -278,7 +273,7 @@ def test_a_lost_gpu_leaves_the_others_their_links():
     assert read_links(handles(lost, b, c), devices)[frozenset(("GPU-B", "GPU-C"))] == 110
 
 
-def test_links_that_could_not_be_read_are_read_again(play, plugin, monkeypatch, caplog):
+async def test_links_that_could_not_be_read_are_read_again(kubelet, plugin, monkeypatch, caplog):
     """A GPU that hangs just then costs the others their links only until it answers."""
     answers = iter([pynvml.NVMLError(pynvml.NVML_ERROR_UNKNOWN), asyncio.TimeoutError()])
 
@@ -293,26 +288,22 @@ def test_links_that_could_not_be_read_are_read_again(play, plugin, monkeypatch, 
     gpus = [Gpu(f"GPU-{n}", minor=n, bus=bus) for n, bus in enumerate(ends)]
     gpus[1].nvlinks, gpus[2].nvlinks = (ends[2],), (ends[1],)
 
-    async def scene(kubelet: FakeKubelet) -> None:
+    async with plugin(FakeNvml(*gpus)):
         every = list(await kubelet.until(lambda: len(kubelet.devices()) == 3 and kubelet.devices()))
         while "resolved: cannot read how the GPUs are connected" not in caplog.text:
             await asyncio.sleep(0.01)
         assert sorted(await kubelet.prefer(every, [], 2)) == ["GPU-1", "GPU-2"]
 
-    play(scene, plugin(FakeNvml(*gpus)))
 
-
-def test_links_of_gpus_that_come_later_count(play, plugin):
+async def test_links_of_gpus_that_come_later_count(kubelet, plugin):
     """How GPUs are connected is asked again when there are others."""
     first = Gpu("GPU-a", bus="00000000:1A:00.0")
     second = Gpu("GPU-b", minor=1, bus="00000000:2A:00.0")
     nvml = FakeNvml(first, second)
 
-    async def scene(kubelet: FakeKubelet) -> None:
+    async with plugin(nvml):
         await kubelet.until(lambda: len(kubelet.devices()) == 2)
         second.nvlinks = ("00000000:3A:00.0",)
         nvml.gpus.append(Gpu("GPU-c", minor=2, bus="00000000:3A:00.0", nvlinks=("00000000:2A:00.0",)))
         every = list(await kubelet.until(lambda: len(kubelet.devices()) == 3 and kubelet.devices()))
         assert sorted(await kubelet.prefer(every, [], 2)) == ["GPU-b", "GPU-c"]
-
-    play(scene, plugin(nvml))

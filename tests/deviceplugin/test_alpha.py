@@ -62,24 +62,20 @@ class OldKubelet:
 
 
 @pytest.mark.parametrize(("version", "tried"), [("v1alpha2", ["v1alpha2"]), ("0.1", ["v1alpha2", "0.1"])])
-def test_an_old_kubelet_gets_the_protocol_that_it_speaks(sockets, plugin, version, tried):
+async def test_an_old_kubelet_gets_the_protocol_that_it_speaks(sockets, plugin, version, tried):
     """1.9 takes one set of edits; 1.8, whose v1alpha1 calls itself 0.1, an entry for each device, of which the first has the edits."""
-
-    async def scene() -> None:
-        kubelet = OldKubelet(sockets, version)
-        await kubelet.server.start()
-        async with plugin(FakeNvml(Gpu("GPU-a"), Gpu("GPU-b", minor=1)), pass_device_specs=True):
-            flat = version == "v1alpha2"
-            devices, answer = await kubelet.first_list_and_allocation(
-                api.AllocateResponse if flat else api.AllocateResponse18
-            )
-            assert devices == {"GPU-a": "Healthy", "GPU-b": "Healthy"}
-            edits = answer if flat else answer.spec[0]
-            assert edits.envs == {"NVIDIA_VISIBLE_DEVICES": "GPU-a,GPU-b"}
-            assert {"/dev/nvidia0", "/dev/nvidia1"} <= {node.host_path for node in edits.devices}
-            if not flat:
-                assert [(spec.ID, dict(spec.envs)) for spec in answer.spec[1:]] == [("GPU-b", {})]
-        await kubelet.server.stop(None)
-        assert kubelet.tried == tried
-
-    asyncio.run(asyncio.wait_for(scene(), 100))
+    kubelet = OldKubelet(sockets, version)
+    await kubelet.server.start()
+    async with plugin(FakeNvml(Gpu("GPU-a"), Gpu("GPU-b", minor=1)), pass_device_specs=True):
+        flat = version == "v1alpha2"
+        devices, answer = await kubelet.first_list_and_allocation(
+            api.AllocateResponse if flat else api.AllocateResponse18
+        )
+        assert devices == {"GPU-a": "Healthy", "GPU-b": "Healthy"}
+        edits = answer if flat else answer.spec[0]
+        assert edits.envs == {"NVIDIA_VISIBLE_DEVICES": "GPU-a,GPU-b"}
+        assert {"/dev/nvidia0", "/dev/nvidia1"} <= {node.host_path for node in edits.devices}
+        if not flat:
+            assert [(spec.ID, dict(spec.envs)) for spec in answer.spec[1:]] == [("GPU-b", {})]
+    await kubelet.server.stop(None)
+    assert kubelet.tried == tried

@@ -17,7 +17,6 @@ import yaml
 from gpunode.deviceplugin import cdi
 from gpunode.deviceplugin.cdi import FILE, KIND, OVER_KEPT, CdiUnavailable, Specs
 
-from .kubelet import FakeKubelet
 from .nvml import FakeNvml, Gpu
 
 HOOK = {
@@ -378,28 +377,26 @@ def test_a_directory_that_is_not_there_is_reported(tmp_path):
 
 
 @pytest.mark.parametrize(("by", "name"), [("uuid", "GPU-a"), ("index", "0")])
-def test_cdi_reaches_the_kubelet_and_the_disk(play, plugin, tmp_path, by, name):
+async def test_cdi_reaches_the_kubelet_and_the_disk(kubelet, plugin, tmp_path, by, name):
     """By an annotation, and by the field of kubelets since 1.28; the names are in the specification by then."""
     put(tmp_path, toolkit("GPU-a"))
     strategies = ("cdi-cri", "cdi-annotations")
     settings = {"device_list_strategy": strategies, "device_id_strategy": by}
 
-    async def scene(kubelet: FakeKubelet) -> None:
+    async with plugin(FakeNvml(Gpu("GPU-a")), cdi_directory=str(tmp_path), **settings):
         await kubelet.until(kubelet.devices)
         assert set(named(tmp_path)) == {name}
         answer = await kubelet.allocate("GPU-a")
         assert [device.name for device in answer.cdi_devices] == [f"{KIND}={name}"]
         assert answer.annotations == {"cdi.k8s.io/gpunode_gpu": f"{KIND}={name}"}
 
-    play(scene, plugin(FakeNvml(Gpu("GPU-a")), cdi_directory=str(tmp_path), **settings))
 
-
-def test_a_device_without_a_cdi_name_is_unhealthy_until_it_has_one(play, plugin, tmp_path):
+async def test_a_device_without_a_cdi_name_is_unhealthy_until_it_has_one(kubelet, plugin, tmp_path):
     """So its pods wait instead of failing one after the other; an allocation under way is refused with the reason."""
     put(tmp_path, toolkit("GPU-a"))
     nvml = FakeNvml(Gpu("GPU-a"), Gpu("GPU-b"))
 
-    async def scene(kubelet: FakeKubelet) -> None:
+    async with plugin(nvml, device_list_strategy=("cdi-cri",), cdi_directory=str(tmp_path)):
         await kubelet.until(lambda: kubelet.devices() == {"GPU-a": "Healthy", "GPU-b": "Unhealthy"})
         with pytest.raises(grpc.aio.AioRpcError, match="device GPU-b is not in "):
             await kubelet.allocate("GPU-b")
@@ -408,10 +405,8 @@ def test_a_device_without_a_cdi_name_is_unhealthy_until_it_has_one(play, plugin,
         await kubelet.until(lambda: kubelet.devices() == {"GPU-a": "Healthy", "GPU-b": "Healthy"})
         await kubelet.allocate("GPU-b")
 
-    play(scene, plugin(nvml, device_list_strategy=("cdi-cri",), cdi_directory=str(tmp_path)))
 
-
-def test_a_slow_disk_keeps_nobody_else_waiting(play, plugin, tmp_path, monkeypatch):
+async def test_a_slow_disk_keeps_nobody_else_waiting(kubelet, plugin, tmp_path, monkeypatch):
     """Allocations are answered while the specification is written, and what is written meanwhile is in it in the end."""
     put(tmp_path, toolkit("GPU-a"))
     go_on, fsync = threading.Event(), os.fsync
@@ -422,19 +417,17 @@ def test_a_slow_disk_keeps_nobody_else_waiting(play, plugin, tmp_path, monkeypat
 
     nvml = FakeNvml(Gpu("GPU-a"), Gpu("GPU-b"))
 
-    async def scene(kubelet: FakeKubelet) -> None:
-        await kubelet.until(lambda: kubelet.devices() == {"GPU-a": "Healthy", "GPU-b": "Unhealthy"})
-        monkeypatch.setattr(os, "fsync", slow)
-        put(tmp_path, toolkit("GPU-a", "GPU-b"))
-        while not list(tmp_path.glob("*.new")):
-            await asyncio.sleep(0.01)
-        await kubelet.allocate("GPU-a")
-        assert kubelet.devices()["GPU-b"] == "Unhealthy"
-        go_on.set()
-        await kubelet.until(lambda: kubelet.devices()["GPU-b"] == "Healthy")
-
     try:
-        play(scene, plugin(nvml, device_list_strategy=("cdi-cri",), cdi_directory=str(tmp_path)))
+        async with plugin(nvml, device_list_strategy=("cdi-cri",), cdi_directory=str(tmp_path)):
+            await kubelet.until(lambda: kubelet.devices() == {"GPU-a": "Healthy", "GPU-b": "Unhealthy"})
+            monkeypatch.setattr(os, "fsync", slow)
+            put(tmp_path, toolkit("GPU-a", "GPU-b"))
+            while not list(tmp_path.glob("*.new")):
+                await asyncio.sleep(0.01)
+            await kubelet.allocate("GPU-a")
+            assert kubelet.devices()["GPU-b"] == "Unhealthy"
+            go_on.set()
+            await kubelet.until(lambda: kubelet.devices()["GPU-b"] == "Healthy")
     finally:
         go_on.set()
 
@@ -463,7 +456,9 @@ def test_two_who_write_at_once_write_both(tmp_path, monkeypatch):
     assert set(named(tmp_path)) == {"GPU-a", "GPU-b", "allocation-GPU-a::3-1"}
 
 
-def test_gpudirect_storage_comes_by_cdi_too_where_the_toolkit_specified_it(play, plugin, tmp_path, caplog):
+async def test_gpudirect_storage_comes_by_cdi_too_where_the_toolkit_specified_it(
+    kubelet, plugin, tmp_path, caplog
+):
     """With every GPU, as a device of the toolkit's own; where there is none the container starts without, and the log says so."""
     put(tmp_path, toolkit("GPU-a"))
     storage = {"name": "all", "containerEdits": {"deviceNodes": [{"path": "/dev/nvidia-fs0"}]}}
@@ -471,12 +466,10 @@ def test_gpudirect_storage_comes_by_cdi_too_where_the_toolkit_specified_it(play,
     put(tmp_path, json.dumps(gds), "nvidia-gds.json")
     settings = {"device_list_strategy": ("cdi-cri",), "cdi_directory": str(tmp_path)}
 
-    async def scene(kubelet: FakeKubelet) -> None:
+    async with plugin(FakeNvml(Gpu("GPU-a")), gds_enabled=True, mofed_enabled=True, **settings):
         await kubelet.until(kubelet.devices)
         answer = await kubelet.allocate("GPU-a")
         assert [device.name for device in answer.cdi_devices] == [f"{KIND}=GPU-a", "nvidia.com/gds=all"]
-
-    play(scene, plugin(FakeNvml(Gpu("GPU-a")), gds_enabled=True, mofed_enabled=True, **settings))
     assert "containers get no mofed" in caplog.text
     assert f"--mode=mofed --class=mofed --output={tmp_path}/nvidia-mofed.yaml" in caplog.text
     assert caplog.text.count("containers get no") == 1

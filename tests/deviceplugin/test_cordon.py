@@ -16,7 +16,6 @@ from gpunode.deviceplugin import cordon
 from gpunode.deviceplugin.cluster.publish import status_of
 from gpunode.deviceplugin.state import NodeState
 
-from .kubelet import FakeKubelet
 from .nvml import FakeNvml, Gpu, Mig
 from .test_health import BOTH_WELL, NONE_WELL, ONE_SICK, pair
 
@@ -39,86 +38,71 @@ def write(sockets: Path, text: str) -> None:
     new.replace(path)
 
 
-def test_a_cordoned_gpu_is_unhealthy_until_it_is_uncordoned(play, plugin, sockets, caplog):
+async def test_a_cordoned_gpu_is_unhealthy_until_it_is_uncordoned(kubelet, plugin, sockets, caplog):
     """Without a restart, and again from the first list of a plugin that starts with the file."""
-
-    async def scene(kubelet: FakeKubelet) -> None:
-        _, _, nvml = pair()
-        async with plugin(nvml):
-            await kubelet.until(lambda: kubelet.devices() == BOTH_WELL)
-            write(sockets, dumps({"GPU-a": CORDON}))
-            await kubelet.until(lambda: kubelet.devices() == ONE_SICK)
-            with pytest.raises(Exception, match=r"cordoned by ada@ws since .*: its fan is broken"):
-                await kubelet.allocate("GPU-a")
-        del kubelet.plugins["nvidia.com/gpu"]
-        async with plugin(nvml):
-            await kubelet.until(lambda: kubelet.devices() == ONE_SICK)
-            assert kubelet.plugins["nvidia.com/gpu"].lists[0] == ONE_SICK
-            (sockets / FILE).unlink()
-            await kubelet.until(lambda: kubelet.devices() == BOTH_WELL)
-
     caplog.set_level("INFO")
-    play(scene)
+    _, _, nvml = pair()
+    async with plugin(nvml):
+        await kubelet.until(lambda: kubelet.devices() == BOTH_WELL)
+        write(sockets, dumps({"GPU-a": CORDON}))
+        await kubelet.until(lambda: kubelet.devices() == ONE_SICK)
+        with pytest.raises(Exception, match=r"cordoned by ada@ws since .*: its fan is broken"):
+            await kubelet.allocate("GPU-a")
+    del kubelet.plugins["nvidia.com/gpu"]
+    async with plugin(nvml):
+        await kubelet.until(lambda: kubelet.devices() == ONE_SICK)
+        assert kubelet.plugins["nvidia.com/gpu"].lists[0] == ONE_SICK
+        (sockets / FILE).unlink()
+        await kubelet.until(lambda: kubelet.devices() == BOTH_WELL)
     assert "uncordoned" in caplog.text
 
 
-def test_a_node_whose_gpus_are_all_cordoned_is_ready(play, plugin, sockets):
+async def test_a_node_whose_gpus_are_all_cordoned_is_ready(kubelet, plugin, sockets):
     """The plugin does what it was asked to: it does not hold up a rollout."""
+    _, _, nvml = pair()
+    write(sockets, dumps({"GPU-a": CORDON, "GPU-b": CORDON}))
+    published: list[Status] = []
 
-    async def scene(kubelet: FakeKubelet) -> None:
-        _, _, nvml = pair()
-        write(sockets, dumps({"GPU-a": CORDON, "GPU-b": CORDON}))
-        published: list[Status] = []
+    class Publisher:
+        def publish(self, state: NodeState, config: Config, registered, not_ready, **_: object) -> None:
+            published.append(status_of(state, config, registered, not_ready))
 
-        class Publisher:
-            def publish(self, state: NodeState, config: Config, registered, not_ready, **_: object) -> None:
-                published.append(status_of(state, config, registered, not_ready))
-
-        async with plugin(nvml, publisher=Publisher()):
-            await kubelet.until(lambda: kubelet.devices() == NONE_WELL)
-            await until(lambda: published[-1].not_ready is None)
-        assert {lost.code for lost in published[-1].lost} == {"cordoned"}
-        assert published[-1].lost[0].sentence.startswith("GPU 0 (GPU-a) is cordoned by ada@ws")
-
-    play(scene)
+    async with plugin(nvml, publisher=Publisher()):
+        await kubelet.until(lambda: kubelet.devices() == NONE_WELL)
+        await until(lambda: published[-1].not_ready is None)
+    assert {lost.code for lost in published[-1].lost} == {"cordoned"}
+    assert published[-1].lost[0].sentence.startswith("GPU 0 (GPU-a) is cordoned by ada@ws")
 
 
-def test_a_file_that_cannot_be_read_changes_nothing(play, plugin, sockets, caplog):
+async def test_a_file_that_cannot_be_read_changes_nothing(kubelet, plugin, sockets, caplog):
     """A GPU does not come back because somebody mistyped."""
-
-    async def scene(kubelet: FakeKubelet) -> None:
-        _, _, nvml = pair()
-        write(sockets, dumps({"GPU-a": CORDON}))
-        async with plugin(nvml):
-            await kubelet.until(lambda: kubelet.devices() == ONE_SICK)
-            write(sockets, "{")
-            await until(lambda: "cordoned GPUs are unchanged" in caplog.text)
-            assert kubelet.devices() == ONE_SICK
-            write(sockets, dumps({}))
-            await kubelet.until(lambda: kubelet.devices() == BOTH_WELL)
-
-    play(scene)
+    _, _, nvml = pair()
+    write(sockets, dumps({"GPU-a": CORDON}))
+    async with plugin(nvml):
+        await kubelet.until(lambda: kubelet.devices() == ONE_SICK)
+        write(sockets, "{")
+        await until(lambda: "cordoned GPUs are unchanged" in caplog.text)
+        assert kubelet.devices() == ONE_SICK
+        write(sockets, dumps({}))
+        await kubelet.until(lambda: kubelet.devices() == BOTH_WELL)
 
 
 @pytest.mark.parametrize("restored", [False, True])
-def test_a_folder_that_was_removed_is_followed_again(play, plugin, sockets, monkeypatch, restored):
+async def test_a_folder_that_was_removed_is_followed_again(kubelet, plugin, sockets, monkeypatch, restored):
     """Also where a backup is restored at once: the kernel still watches the folder that is gone."""
     monkeypatch.setattr(cordon, "PAUSE", 0.05)
 
-    async def scene(kubelet: FakeKubelet) -> None:
-        _, _, nvml = pair()
+    _, _, nvml = pair()
+    write(sockets, dumps({"GPU-a": CORDON}))
+    async with plugin(nvml):
+        await kubelet.until(lambda: kubelet.devices() == ONE_SICK)
+        shutil.rmtree((sockets / FILE).parent)
+        if restored:
+            write(sockets, dumps({}))
+        await kubelet.until(lambda: kubelet.devices() == BOTH_WELL)
+        await until((sockets / FILE).parent.exists)
         write(sockets, dumps({"GPU-a": CORDON}))
-        async with plugin(nvml):
-            await kubelet.until(lambda: kubelet.devices() == ONE_SICK)
-            shutil.rmtree((sockets / FILE).parent)
-            if restored:
-                write(sockets, dumps({}))
-            await kubelet.until(lambda: kubelet.devices() == BOTH_WELL)
-            await until((sockets / FILE).parent.exists)
-            write(sockets, dumps({"GPU-a": CORDON}))
-            await kubelet.until(lambda: kubelet.devices() == ONE_SICK)
-
-    play(scene)
+        await kubelet.until(lambda: kubelet.devices() == ONE_SICK)
 
 
 @pytest.mark.parametrize(
@@ -141,12 +125,9 @@ def test_what_is_written_is_read() -> None:
     assert loads(dumps({"GPU-b": CORDON, "GPU-a": CORDON})) == {"GPU-a": CORDON, "GPU-b": CORDON}
 
 
-def test_the_mig_devices_of_a_cordoned_gpu_go_with_it(play, plugin, sockets):
-    async def scene(kubelet: FakeKubelet) -> None:
-        write(sockets, dumps({"GPU-a": CORDON}))
-        cut = Gpu("GPU-a", mig=[Mig("MIG-1")])
-        whole = Gpu("GPU-b", minor=1, mig=[Mig("MIG-2")])
-        async with plugin(FakeNvml(cut, whole), mig_strategy="single"):
-            await kubelet.until(lambda: kubelet.devices() == {"MIG-1": "Unhealthy", "MIG-2": "Healthy"})
-
-    play(scene)
+async def test_the_mig_devices_of_a_cordoned_gpu_go_with_it(kubelet, plugin, sockets):
+    write(sockets, dumps({"GPU-a": CORDON}))
+    cut = Gpu("GPU-a", mig=[Mig("MIG-1")])
+    whole = Gpu("GPU-b", minor=1, mig=[Mig("MIG-2")])
+    async with plugin(FakeNvml(cut, whole), mig_strategy="single"):
+        await kubelet.until(lambda: kubelet.devices() == {"MIG-1": "Unhealthy", "MIG-2": "Healthy"})

@@ -15,7 +15,6 @@ from gpunode.deviceplugin import dcgm
 from gpunode.deviceplugin.dcgm import page, read_figures
 from gpunode.deviceplugin.threads import Calls
 
-from .kubelet import FakeKubelet
 from .nvml import FakeNvml, Gpu, handles
 from .test_metrics import free_port, get
 from .test_podresources import Lister, pod
@@ -119,26 +118,23 @@ def test_a_gpu_that_hangs_costs_its_own_figures_alone(monkeypatch) -> None:
     assert 'UUID="GPU-a"' not in text
 
 
-def test_a_scrape_has_them_with_pods_and_the_last_xid(play, plugin, sockets) -> None:
+async def test_a_scrape_has_them_with_pods_and_the_last_xid(kubelet, plugin, sockets) -> None:
     port, socket = free_port(), sockets / "pods.sock"
 
-    async def scene(kubelet: FakeKubelet) -> None:
-        settings = {
-            "metrics_address": f"127.0.0.1:{port}", "pod_resources_socket": str(socket), "node_name": "gpu-01",
-        }  # fmt: skip
-        gpu = Gpu("GPU-a")
-        async with Lister(pod("train", gpu=["GPU-a"])).serving(socket), plugin(FakeNvml(gpu), **settings):
-            await kubelet.until(lambda: kubelet.devices() and gpu.sets)
-            gpu.raise_xid(13)
-            gpu.raise_xid(31)
-            body = ""
-            while "} 31\n" not in body:
-                body = (await get(port, "/metrics"))[1]
-        assert 'Hostname="gpu-01",container="main",namespace="ml",pod="train"} 31\n' in body
-        assert "gpunode_device_plugin_devices{" in body
-        assert body.count("# TYPE DCGM_FI_DEV_GPU_UTIL gauge\n") == 1
-
-    play(scene)
+    settings = {
+        "metrics_address": f"127.0.0.1:{port}", "pod_resources_socket": str(socket), "node_name": "gpu-01",
+    }  # fmt: skip
+    gpu = Gpu("GPU-a")
+    async with Lister(pod("train", gpu=["GPU-a"])).serving(socket), plugin(FakeNvml(gpu), **settings):
+        await kubelet.until(lambda: kubelet.devices() and gpu.sets)
+        gpu.raise_xid(13)
+        gpu.raise_xid(31)
+        body = ""
+        while "} 31\n" not in body:
+            body = (await get(port, "/metrics"))[1]
+    assert 'Hostname="gpu-01",container="main",namespace="ml",pod="train"} 31\n' in body
+    assert "gpunode_device_plugin_devices{" in body
+    assert body.count("# TYPE DCGM_FI_DEV_GPU_UTIL gauge\n") == 1
 
 
 def test_nothing_of_it_is_imported_before_a_scrape() -> None:

@@ -17,7 +17,6 @@ from gpunode.deviceplugin.gpus import describe, explain, pci_address
 from gpunode.deviceplugin.kubelet.allocate import grant
 from gpunode.sim.node import v1beta1_pb2 as api
 
-from .kubelet import FakeKubelet
 from .nvml import GIB, FakeNvml, Gpu, Mig, handles
 
 
@@ -73,18 +72,16 @@ def test_a_wide_pci_domain_is_kept():
     assert pci_address("00010001:0A:1F.7") == "10001:0a:1f.7"
 
 
-def test_numa_nodes_reach_the_kubelet(play, plugin, monkeypatch):
+async def test_numa_nodes_reach_the_kubelet(kubelet, plugin, monkeypatch):
     """Topology hints are per device; a device without a node has none."""
     monkeypatch.setattr(
         "gpunode.deviceplugin.gpus.numa_node",
         lambda bus, root: {"0000:3b:00.0": 0, "0000:d8:00.0": None}[bus],
     )
 
-    async def scene(kubelet: FakeKubelet) -> None:
+    async with plugin(FakeNvml(Gpu("GPU-a"), Gpu("GPU-b", bus="00000000:D8:00.0"))):
         await kubelet.until(kubelet.devices)
         assert kubelet.plugins["nvidia.com/gpu"].numa == {"GPU-a": [0], "GPU-b": []}
-
-    play(scene, plugin(FakeNvml(Gpu("GPU-a"), Gpu("GPU-b", bus="00000000:D8:00.0"))))
 
 
 def test_mig_devices_carry_profile_instance_and_nodes(tmp_path):
@@ -99,18 +96,15 @@ def test_mig_devices_carry_profile_instance_and_nodes(tmp_path):
     assert mig.nodes == ("/dev/nvidia0", "/dev/nvidia-caps/nvidia-cap30", "/dev/nvidia-caps/nvidia-cap31")
 
 
-def test_a_mig_device_that_may_not_be_seen_leaves_the_others_offered(play, plugin, caplog):
+async def test_a_mig_device_that_may_not_be_seen_leaves_the_others_offered(kubelet, plugin, caplog):
     """Without CAP_SYS_ADMIN NVML refuses questions about its instances: it is named, with the fix."""
     unseen = Mig("MIG-2", instance=(2, 0), error=pynvml.NVML_ERROR_NO_PERMISSION)
 
-    async def scene(kubelet: FakeKubelet) -> None:
+    async with plugin(
+        FakeNvml(h100("GPU-a", Mig("MIG-1"), unseen), Gpu("GPU-b", minor=1)), mig_strategy="mixed"
+    ):
         await kubelet.until(lambda: kubelet.devices() == {"GPU-b": "Healthy"})
         await kubelet.until(lambda: kubelet.devices("nvidia.com/mig-1g.10gb") == {"MIG-1": "Healthy"})
-
-    play(
-        scene,
-        plugin(FakeNvml(h100("GPU-a", Mig("MIG-1"), unseen), Gpu("GPU-b", minor=1)), mig_strategy="mixed"),
-    )
     (lost,) = status.loads(status.find_last(caplog.text) or "").lost
     assert (lost.index, lost.code, lost.listed) == ("0:1", "nvml-no-permission", False)
     assert "MIG device 0:1 is not offered" in lost.sentence
@@ -259,66 +253,55 @@ def test_a_list_of_shares_that_the_kubelet_cannot_take_is_refused_before_it_is_m
     assert 0.95 * MAX_LIST < api.ListAndWatchResponse(devices=devices).ByteSize() <= MAX_LIST
 
 
-def test_why_a_gpu_is_not_offered_is_in_the_log_once(play, plugin, caplog):
+async def test_why_a_gpu_is_not_offered_is_in_the_log_once(kubelet, plugin, caplog):
     """Not at every look."""
-
-    async def scene(kubelet: FakeKubelet) -> None:
-        nvml = FakeNvml(Gpu("GPU-a"), h100("GPU-b"))
-        async with plugin(nvml, mig_strategy="mixed"):
-            await kubelet.until(kubelet.devices)
-            nvml.gpus.append(Gpu("GPU-c", minor=2))  # another look has been taken when it is there
-            await kubelet.until(lambda: "GPU-c" in kubelet.devices())
-        lines = [
-            message for message in caplog.messages if message.startswith("GPU 1 is not offered: MIG is on")
-        ]
-        assert len(lines) == 1
-
-    play(scene)
+    nvml = FakeNvml(Gpu("GPU-a"), h100("GPU-b"))
+    async with plugin(nvml, mig_strategy="mixed"):
+        await kubelet.until(kubelet.devices)
+        nvml.gpus.append(Gpu("GPU-c", minor=2))  # another look has been taken when it is there
+        await kubelet.until(lambda: "GPU-c" in kubelet.devices())
+    lines = [message for message in caplog.messages if message.startswith("GPU 1 is not offered: MIG is on")]
+    assert len(lines) == 1
 
 
-def test_a_gpu_that_is_left_out_again_is_said_again(play, plugin, caplog):
+async def test_a_gpu_that_is_left_out_again_is_said_again(kubelet, plugin, caplog):
     """And that it was not meanwhile: whoever reads the log is to know how things are."""
     message = "GPU 1 is not offered: MIG is on, but the plugin sees no MIG device there"
     part = "nvidia.com/mig-1g.10gb"
 
-    async def scene(kubelet: FakeKubelet) -> None:
-        gpu = h100("GPU-b")
-        with caplog.at_level("INFO"):
-            async with plugin(FakeNvml(Gpu("GPU-a"), gpu), mig_strategy="mixed"):
-                await kubelet.until(kubelet.devices)
-                assert message in caplog.messages
-                gpu.mig = [Mig("MIG-1")]
-                await kubelet.until(lambda: kubelet.devices(part))
-                assert f"resolved: {message}" in caplog.messages
-                gpu.mig = []
-                await kubelet.until(lambda: not kubelet.devices(part))
-                assert caplog.messages.count(message) == 2
-
-    play(scene)
+    gpu = h100("GPU-b")
+    with caplog.at_level("INFO"):
+        async with plugin(FakeNvml(Gpu("GPU-a"), gpu), mig_strategy="mixed"):
+            await kubelet.until(kubelet.devices)
+            assert message in caplog.messages
+            gpu.mig = [Mig("MIG-1")]
+            await kubelet.until(lambda: kubelet.devices(part))
+            assert f"resolved: {message}" in caplog.messages
+            gpu.mig = []
+            await kubelet.until(lambda: not kubelet.devices(part))
+            assert caplog.messages.count(message) == 2
 
 
-def test_an_xid_of_one_mig_device_leaves_its_neighbour_alone(play, plugin):
+async def test_an_xid_of_one_mig_device_leaves_its_neighbour_alone(kubelet, plugin):
     """Events of MIG devices carry the instance; events without one concern all parts of the GPU."""
     gpu = h100("GPU-a", Mig("MIG-1", instance=(1, 0)), Mig("MIG-2", instance=(2, 0)))
     name = "nvidia.com/mig-1g.10gb"
 
-    async def scene(kubelet: FakeKubelet) -> None:
+    async with plugin(FakeNvml(gpu), mig_strategy="mixed"):
         await kubelet.until(lambda: kubelet.devices(name) and gpu.sets)
         gpu.raise_xid(95, (2, 0))
         await kubelet.until(lambda: kubelet.devices(name) == {"MIG-1": "Healthy", "MIG-2": "Unhealthy"})
         gpu.raise_xid(95)
         await kubelet.until(lambda: kubelet.devices(name) == {"MIG-1": "Unhealthy", "MIG-2": "Unhealthy"})
 
-    play(scene, plugin(FakeNvml(gpu), mig_strategy="mixed"))
 
-
-def test_an_xid_of_a_gpu_instance_concerns_its_compute_instances_alone(play, plugin):
+async def test_an_xid_of_a_gpu_instance_concerns_its_compute_instances_alone(kubelet, plugin):
     """Such an event names no compute instance; those of the other GPU instance go on. An event of an instance that the plugin does not
     know may concern any."""
     gpu = h100("GPU-a", *(Mig(f"MIG-{gi}{ci}", instance=(gi, ci)) for gi, ci in ((1, 0), (1, 1), (2, 0))))
     name = "nvidia.com/mig-1g.10gb"
 
-    async def scene(kubelet: FakeKubelet) -> None:
+    async with plugin(FakeNvml(gpu), mig_strategy="mixed", recovery_seconds=60.0):
         await kubelet.until(lambda: kubelet.devices(name) and gpu.sets)
         gpu.raise_xid(95, (1, 0xFFFFFFFF))
         here = {"MIG-10": "Unhealthy", "MIG-11": "Unhealthy", "MIG-20": "Healthy"}
@@ -326,14 +309,12 @@ def test_an_xid_of_a_gpu_instance_concerns_its_compute_instances_alone(play, plu
         gpu.raise_xid(95, (7, 0))
         await kubelet.until(lambda: kubelet.devices(name) == dict.fromkeys(here, "Unhealthy"))
 
-    play(scene, plugin(FakeNvml(gpu), mig_strategy="mixed", recovery_seconds=60.0))
 
-
-def test_devices_that_come_and_go_while_running(play, plugin):
+async def test_devices_that_come_and_go_while_running(kubelet, plugin):
     """A second GPU appears, then the first vanishes; a resource without devices is told as empty, not withdrawn."""
     nvml = FakeNvml(Gpu("GPU-a"))
 
-    async def scene(kubelet: FakeKubelet) -> None:
+    async with plugin(nvml):
         await kubelet.until(lambda: kubelet.devices() == {"GPU-a": "Healthy"})
         nvml.gpus.append(Gpu("GPU-b", minor=1))
         await kubelet.until(lambda: kubelet.devices() == {"GPU-a": "Healthy", "GPU-b": "Healthy"})
@@ -342,58 +323,45 @@ def test_devices_that_come_and_go_while_running(play, plugin):
         nvml.gpus.clear()
         await kubelet.until(lambda: kubelet.plugins["nvidia.com/gpu"].lists[-1] == {})
 
-    play(scene, plugin(nvml))
 
-
-def test_one_gpu_that_cannot_be_described_does_not_hide_the_others(play, plugin, caplog):
+async def test_one_gpu_that_cannot_be_described_does_not_hide_the_others(kubelet, plugin, caplog):
     """A GPU that is lost before the plugin starts has no UUID to offer; the log says why it is missing."""
-
-    async def scene(kubelet: FakeKubelet) -> None:
+    async with plugin(FakeNvml(Gpu("GPU-a", error=pynvml.NVML_ERROR_GPU_IS_LOST), Gpu("GPU-b", minor=1))):
         await kubelet.until(lambda: kubelet.devices() == {"GPU-b": "Healthy"})
-
-    play(scene, plugin(FakeNvml(Gpu("GPU-a", error=pynvml.NVML_ERROR_GPU_IS_LOST), Gpu("GPU-b", minor=1))))
     assert "GPU 0 is not offered: NVML: GPU is lost" in caplog.text
 
 
-def test_nvml_that_cannot_start_is_fatal_unless_told_otherwise(play, plugin):
+async def test_nvml_that_cannot_start_is_fatal_unless_told_otherwise(kubelet, plugin):
     """The default is NVIDIA's: end with the reason."""
-
-    async def scene(kubelet: FakeKubelet) -> None:
-        async with plugin(FakeNvml(init_error=pynvml.NVML_ERROR_LIBRARY_NOT_FOUND)) as task:
-            with pytest.raises(NvmlUnavailable, match=r"no libnvidia-ml\.so\.1 in this container"):
-                await task
-        assert not kubelet.requests
-
-    play(scene)
+    async with plugin(FakeNvml(init_error=pynvml.NVML_ERROR_LIBRARY_NOT_FOUND)) as task:
+        with pytest.raises(NvmlUnavailable, match=r"no libnvidia-ml\.so\.1 in this container"):
+            await task
+    assert not kubelet.requests
 
 
-def test_nvml_that_cannot_start_is_waited_for_when_told_so(play, plugin, caplog):
+async def test_nvml_that_cannot_start_is_waited_for_when_told_so(kubelet, plugin, caplog):
     """--fail-on-init-error=false: the reason is logged once, and GPUs are offered as soon as NVML works."""
     nvml = FakeNvml(Gpu("GPU-a"), init_error=pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH)
 
-    async def scene(kubelet: FakeKubelet) -> None:
+    async with plugin(nvml, fail_on_init_error=False):
         while "no GPU can be offered" not in caplog.text:
             await asyncio.sleep(0.01)
         nvml.init_error = None
         await kubelet.until(lambda: kubelet.devices() == {"GPU-a": "Healthy"})
-
-    play(scene, plugin(nvml, fail_on_init_error=False))
     messages = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
     assert sum("Driver/library version mismatch" in message for message in messages) == 1
 
 
-def test_a_node_without_gpus_registers_nothing_and_says_so(play, plugin, caplog):
+async def test_a_node_without_gpus_registers_nothing_and_says_so(kubelet, plugin, caplog):
     """No empty resource appears on such a node; a GPU that comes later is offered."""
     nvml = FakeNvml()
 
-    async def scene(kubelet: FakeKubelet) -> None:
+    async with plugin(nvml):
         while "no GPU on this node" not in caplog.text:
             await asyncio.sleep(0.01)
         assert not kubelet.requests
         nvml.gpus.append(Gpu("GPU-a"))
         await kubelet.until(lambda: kubelet.devices() == {"GPU-a": "Healthy"})
-
-    play(scene, plugin(nvml))
 
 
 def test_an_error_without_a_known_meaning_is_shown_as_nvml_words():

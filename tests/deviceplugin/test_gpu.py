@@ -27,7 +27,6 @@ from gpunode.deviceplugin.mps.report import pipe_path
 from gpunode.deviceplugin.nvml import Nvml, NVMLError
 
 from .conftest import running
-from .kubelet import FakeKubelet
 from .test_mps_daemon import Modes
 from .test_process import started
 
@@ -134,22 +133,19 @@ async def until_ready(child: asyncio.subprocess.Process) -> Condition:
             return seen
 
 
-def test_the_kubelet_gets_the_gpu_healthy_and_an_allocation_names_it(play, sockets, uuid):
-    async def scene(kubelet: FakeKubelet) -> None:
-        began = time.monotonic()
-        async with plugin(sockets) as child:
-            await kubelet.until(kubelet.devices)
-            listed = time.monotonic() - began
-            assert kubelet.devices() == {uuid: "Healthy"}
-            envs = (await kubelet.allocate(uuid)).envs
-            assert envs["NVIDIA_VISIBLE_DEVICES"] == uuid
-            seen = await asyncio.wait_for(until_ready(child), 30)
-            assert seen == Condition("True", "ready", "all GPUs are healthy")
-            status = Path(f"/proc/{child.pid}/status").read_text()
-            memory = int(status.partition("VmRSS:")[2].split()[0]) / 1024
-            print(f"listed after {listed:.2f} s, {memory:.0f} MiB resident")
-
-    play(scene)
+async def test_the_kubelet_gets_the_gpu_healthy_and_an_allocation_names_it(kubelet, sockets, uuid):
+    began = time.monotonic()
+    async with plugin(sockets) as child:
+        await kubelet.until(kubelet.devices)
+        listed = time.monotonic() - began
+        assert kubelet.devices() == {uuid: "Healthy"}
+        envs = (await kubelet.allocate(uuid)).envs
+        assert envs["NVIDIA_VISIBLE_DEVICES"] == uuid
+        seen = await asyncio.wait_for(until_ready(child), 30)
+        assert seen == Condition("True", "ready", "all GPUs are healthy")
+        status = Path(f"/proc/{child.pid}/status").read_text()
+        memory = int(status.partition("VmRSS:")[2].split()[0]) / 1024
+        print(f"listed after {listed:.2f} s, {memory:.0f} MiB resident")
 
 
 def provoke_xid() -> None:
@@ -176,21 +172,17 @@ with driver.on(driver.devices()[0]):
     assert "CUDA_ERROR_ILLEGAL_ADDRESS" in done.stdout, done
 
 
-def test_an_applications_xid_is_logged_by_its_name_and_the_gpu_stays_healthy(play, sockets, uuid):
+async def test_an_applications_xid_is_logged_by_its_name_and_the_gpu_stays_healthy(kubelet, sockets, uuid):
     """A real event of the driver, through the binding's event set and structure."""
-
-    async def scene(kubelet: FakeKubelet) -> None:
-        async with plugin(sockets) as child:
-            await kubelet.until(kubelet.devices)
-            began = time.monotonic()
-            await asyncio.get_running_loop().run_in_executor(None, provoke_xid)
-            lines = await asyncio.wait_for(read_until(child, "Xid"), 30)
-            print(f"{time.monotonic() - began:.2f} s after the program began: {lines[-1]}")
-            assert "xid=31" in lines[-1]
-            assert uuid in lines[-1]
-            assert kubelet.devices() == {uuid: "Healthy"}
-
-    play(scene)
+    async with plugin(sockets) as child:
+        await kubelet.until(kubelet.devices)
+        began = time.monotonic()
+        await asyncio.get_running_loop().run_in_executor(None, provoke_xid)
+        lines = await asyncio.wait_for(read_until(child, "Xid"), 30)
+        print(f"{time.monotonic() - began:.2f} s after the program began: {lines[-1]}")
+        assert "xid=31" in lines[-1]
+        assert uuid in lines[-1]
+        assert kubelet.devices() == {uuid: "Healthy"}
 
 
 def test_cuda_names_the_gpu_as_nvml_does(uuid):
@@ -215,25 +207,22 @@ with driver.on(driver.devices()[0]):
 """
 
 
-def test_mps_enforces_a_memory_limit(sockets, uuid):
+async def test_mps_enforces_a_memory_limit(sockets, uuid):
     """The real control daemon with a limit of 4 GiB, and a client. The compute mode stays as it is."""
     if not shutil.which(PROGRAM):
         pytest.skip(f"this machine has no {PROGRAM}")
 
-    async def scene() -> None:
-        said: asyncio.Queue[str | None] = asyncio.Queue()
-        daemon = Daemon(uuid, ClientLimits(4096, 50), str(sockets), Modes(), said.put_nowait, 1.0)
-        async with running(daemon.run()):
-            assert await asyncio.wait_for(said.get(), 30) is None
-            environment = {**os.environ, "CUDA_MPS_PIPE_DIRECTORY": str(pipe_path(str(sockets), uuid))}
-            client = await asyncio.create_subprocess_exec(
-                sys.executable, "-c", CLIENT, cwd=ROOT, env=environment, stdout=asyncio.subprocess.PIPE
-            )
-            output = (await asyncio.wait_for(client.communicate(), 30))[0].decode()
-            print(f"of a client: memory, 3000 MiB, 6000 MiB: {output}")
-            assert output.split()[1:] == ["True", "False"]
-
-    asyncio.run(scene())
+    said: asyncio.Queue[str | None] = asyncio.Queue()
+    daemon = Daemon(uuid, ClientLimits(4096, 50), str(sockets), Modes(), said.put_nowait, 1.0)
+    async with running(daemon.run()):
+        assert await asyncio.wait_for(said.get(), 30) is None
+        environment = {**os.environ, "CUDA_MPS_PIPE_DIRECTORY": str(pipe_path(str(sockets), uuid))}
+        client = await asyncio.create_subprocess_exec(
+            sys.executable, "-c", CLIENT, cwd=ROOT, env=environment, stdout=asyncio.subprocess.PIPE
+        )
+        output = (await asyncio.wait_for(client.communicate(), 30))[0].decode()
+        print(f"of a client: memory, 3000 MiB, 6000 MiB: {output}")
+        assert output.split()[1:] == ["True", "False"]
 
 
 def test_figures_under_dcgms_names_are_those_that_nvidia_smi_shows(real, uuid):

@@ -11,7 +11,6 @@ from gpunode.contract.status import Reason
 from gpunode.deviceplugin.gpupage import by_gpu, read_gpu
 from gpunode.deviceplugin.state import NodeState
 
-from .kubelet import FakeKubelet
 from .nvml import GIB, FakeNvml, Gpu, handles
 from .test_metrics import free_port, get
 from .test_podresources import Lister, pod
@@ -24,30 +23,27 @@ def test_a_reading_lacks_what_nvml_does_not_say() -> None:
     assert read_gpu(taken, "GPU-b") == read_gpu(taken, "GPU-gone") == {}
 
 
-def test_the_probes_port_serves_the_page(play, plugin, sockets) -> None:
+async def test_the_probes_port_serves_the_page(kubelet, plugin, sockets) -> None:
     """With each container that has a GPU, and without metrics being asked for."""
     port, socket = free_port(), sockets / "pods.sock"
 
-    async def scene(kubelet: FakeKubelet) -> None:
-        settings = {"probe_address": f"127.0.0.1:{port}", "pod_resources_socket": str(socket)}
-        gpus = FakeNvml(Gpu("GPU-a"), Gpu("GPU-b", minor=1))
-        async with Lister(pod("train", gpu=["GPU-a"])).serving(socket), plugin(gpus, **settings):
-            await kubelet.until(kubelet.devices)
-            status, text = await get(port, usage.PATH)
-            assert status == 200
-            first, second = usage.loads(text)
-            assert (first.uuid, first.memory, first.utilization, first.unhealthy) == (
-                "GPU-a",
-                16 * GIB,
-                97,
-                None,
-            )
-            assert first.users == (usage.User("ml/train", "main", "nvidia.com/gpu", 1),)
-            assert second.users == ()
-            assert first.offered == second.offered == (usage.Offered("nvidia.com/gpu", 1, "whole"),)
-            assert first.driver == second.driver != ""
-
-    play(scene)
+    settings = {"probe_address": f"127.0.0.1:{port}", "pod_resources_socket": str(socket)}
+    gpus = FakeNvml(Gpu("GPU-a"), Gpu("GPU-b", minor=1))
+    async with Lister(pod("train", gpu=["GPU-a"])).serving(socket), plugin(gpus, **settings):
+        await kubelet.until(kubelet.devices)
+        status, text = await get(port, usage.PATH)
+        assert status == 200
+        first, second = usage.loads(text)
+        assert (first.uuid, first.memory, first.utilization, first.unhealthy) == (
+            "GPU-a",
+            16 * GIB,
+            97,
+            None,
+        )
+        assert first.users == (usage.User("ml/train", "main", "nvidia.com/gpu", 1),)
+        assert second.users == ()
+        assert first.offered == second.offered == (usage.Offered("nvidia.com/gpu", 1, "whole"),)
+        assert first.driver == second.driver != ""
 
 
 def test_users_of_mig_devices_are_those_of_their_gpu() -> None:

@@ -16,7 +16,6 @@ from gpunode.contract.xids import NAMES, NUMBERS, Verdict, verdict, xid_name
 from gpunode.deviceplugin import discovery, watch
 from gpunode.deviceplugin.health import FILE, Health, Lasting, XidPolicy, XidRecord
 
-from .kubelet import FakeKubelet
 from .nvml import FakeNvml, Gpu
 
 ONE_SICK = {"GPU-a": "Unhealthy", "GPU-b": "Healthy"}
@@ -29,27 +28,24 @@ def pair() -> tuple[Gpu, Gpu, FakeNvml]:
     return a, b, FakeNvml(a, b)
 
 
-def test_a_fatal_xid_takes_its_gpu_out_and_quiet_brings_it_back(play, plugin, caplog):
+async def test_a_fatal_xid_takes_its_gpu_out_and_quiet_brings_it_back(kubelet, plugin, caplog):
     """Only the GPU concerned goes Unhealthy; without a restart it is Healthy again after the quiet time."""
-
-    async def scene(kubelet: FakeKubelet) -> None:
-        a, _, nvml = pair()
-        async with plugin(nvml):
-            await kubelet.until(lambda: kubelet.devices() == BOTH_WELL and a.sets)
-            a.raise_xid(79)
-            await kubelet.until(lambda: kubelet.devices() == ONE_SICK)
-            await kubelet.until(lambda: kubelet.devices() == BOTH_WELL)
-        assert len(kubelet.requests) == 1
-
-    play(scene)
+    a, _, nvml = pair()
+    async with plugin(nvml):
+        await kubelet.until(lambda: kubelet.devices() == BOTH_WELL and a.sets)
+        a.raise_xid(79)
+        await kubelet.until(lambda: kubelet.devices() == ONE_SICK)
+        await kubelet.until(lambda: kubelet.devices() == BOTH_WELL)
+    assert len(kubelet.requests) == 1
     assert "unhealthy: Xid 79: GPU has fallen off the bus; reboot the host" in caplog.text
 
 
-def test_an_application_xid_is_not_held_against_the_gpu(play, plugin, caplog):
+async def test_an_application_xid_is_not_held_against_the_gpu(kubelet, plugin, caplog):
     """Xid 13 is a program's fault; a fatal one right behind it shows that events do arrive."""
     a, b, nvml = pair()
 
-    async def scene(kubelet: FakeKubelet) -> None:
+    caplog.set_level("INFO")
+    async with plugin(nvml):
         await kubelet.until(lambda: kubelet.devices() == BOTH_WELL and a.sets and b.sets)
         a.raise_xid(13)
         while "Xid 13" not in caplog.text:
@@ -57,15 +53,12 @@ def test_an_application_xid_is_not_held_against_the_gpu(play, plugin, caplog):
         b.raise_xid(48)
         await kubelet.until(lambda: kubelet.devices() == {"GPU-a": "Healthy", "GPU-b": "Unhealthy"})
 
-    caplog.set_level("INFO")
-    play(scene, plugin(nvml))
 
-
-def test_a_lost_gpu_is_unhealthy_until_it_answers_again(play, plugin, caplog):
+async def test_a_lost_gpu_is_unhealthy_until_it_answers_again(kubelet, plugin, caplog):
     """Lost and brought back; the other GPU can be allocated all the while, the lost one cannot."""
     a, _, nvml = pair()
 
-    async def scene(kubelet: FakeKubelet) -> None:
+    async with plugin(nvml):
         await kubelet.until(lambda: kubelet.devices() == BOTH_WELL)
         a.error = pynvml.NVML_ERROR_GPU_IS_LOST
         await kubelet.until(lambda: kubelet.devices() == ONE_SICK)
@@ -76,172 +69,147 @@ def test_a_lost_gpu_is_unhealthy_until_it_answers_again(play, plugin, caplog):
         a.error = None
         await kubelet.until(lambda: kubelet.devices() == BOTH_WELL)
 
-    play(scene, plugin(nvml))
 
-
-def test_a_lost_gpu_makes_no_other_one_unhealthy(play, plugin, caplog):
+async def test_a_lost_gpu_makes_no_other_one_unhealthy(kubelet, plugin, caplog):
     """NVML finds no GPU by its UUID while one is lost, so none is asked for in that way."""
-
-    async def scene(kubelet: FakeKubelet) -> None:
-        a, b, nvml = pair()
-        b.bus, c = (
-            "00000000:D8:00.0",
-            Gpu("GPU-c", minor=2, bus="00000000:E1:00.0", nvlinks=("00000000:D8:00.0",)),
-        )
-        b.nvlinks = (c.bus,)
-        async with plugin(nvml):
-            await kubelet.until(lambda: kubelet.devices() == BOTH_WELL and a.sets and b.sets)
-            a.error = pynvml.NVML_ERROR_GPU_IS_LOST
-            await kubelet.until(lambda: kubelet.devices() == ONE_SICK)
-            nvml.gpus.append(c)  # after the loss: it is watched, and its links are read
-            await kubelet.until(lambda: kubelet.devices() == {**ONE_SICK, "GPU-c": "Healthy"} and c.sets)
-            for _ in range(3):
-                c.raise_xid(48)
-                await kubelet.until(lambda: kubelet.devices()["GPU-c"] == "Unhealthy")
-                await kubelet.until(lambda: kubelet.devices() == {**ONE_SICK, "GPU-c": "Healthy"})
-        assert {("GPU-b", "Unhealthy")}.isdisjoint(
-            item for listed in kubelet.plugins["nvidia.com/gpu"].lists for item in listed.items()
-        )
-
-    play(scene)
+    a, b, nvml = pair()
+    b.bus, c = (
+        "00000000:D8:00.0",
+        Gpu("GPU-c", minor=2, bus="00000000:E1:00.0", nvlinks=("00000000:D8:00.0",)),
+    )
+    b.nvlinks = (c.bus,)
+    async with plugin(nvml):
+        await kubelet.until(lambda: kubelet.devices() == BOTH_WELL and a.sets and b.sets)
+        a.error = pynvml.NVML_ERROR_GPU_IS_LOST
+        await kubelet.until(lambda: kubelet.devices() == ONE_SICK)
+        nvml.gpus.append(c)  # after the loss: it is watched, and its links are read
+        await kubelet.until(lambda: kubelet.devices() == {**ONE_SICK, "GPU-c": "Healthy"} and c.sets)
+        for _ in range(3):
+            c.raise_xid(48)
+            await kubelet.until(lambda: kubelet.devices()["GPU-c"] == "Unhealthy")
+            await kubelet.until(lambda: kubelet.devices() == {**ONE_SICK, "GPU-c": "Healthy"})
+    assert {("GPU-b", "Unhealthy")}.isdisjoint(
+        item for listed in kubelet.plugins["nvidia.com/gpu"].lists for item in listed.items()
+    )
     assert "cannot read how the GPUs are connected" not in caplog.text
 
 
-def test_nvml_is_started_again_while_no_gpu_answers(play, plugin):
+async def test_nvml_is_started_again_while_no_gpu_answers(kubelet, plugin):
     """NVML keeps to its view of a lost GPU until it is started again, and counts its starts: those of earlier
     configurations of this process must not keep it from ending."""
+    a, b, nvml = pair()
+    nvml_init = nvml.nvmlInit
 
-    async def scene(kubelet: FakeKubelet) -> None:
-        a, b, nvml = pair()
-        nvml_init = nvml.nvmlInit
+    def init() -> None:
+        if not nvml.inits:
+            a.error = b.error = None
+        nvml_init()
 
-        def init() -> None:
-            if not nvml.inits:
-                a.error = b.error = None
-            nvml_init()
-
-        nvml.nvmlInit = init
-        for _ in range(3):
-            async with plugin(nvml):
-                await kubelet.until(lambda: kubelet.devices() == BOTH_WELL)
-            del kubelet.plugins["nvidia.com/gpu"]
+    nvml.nvmlInit = init
+    for _ in range(3):
         async with plugin(nvml):
             await kubelet.until(lambda: kubelet.devices() == BOTH_WELL)
-            a.error = b.error = pynvml.NVML_ERROR_GPU_IS_LOST
-            await kubelet.until(lambda: NONE_WELL in kubelet.plugins["nvidia.com/gpu"].lists)
-            await kubelet.until(lambda: kubelet.devices() == BOTH_WELL)
-        assert nvml.inits == 1
+        del kubelet.plugins["nvidia.com/gpu"]
+    async with plugin(nvml):
+        await kubelet.until(lambda: kubelet.devices() == BOTH_WELL)
+        a.error = b.error = pynvml.NVML_ERROR_GPU_IS_LOST
+        await kubelet.until(lambda: NONE_WELL in kubelet.plugins["nvidia.com/gpu"].lists)
+        await kubelet.until(lambda: kubelet.devices() == BOTH_WELL)
+    assert nvml.inits == 1
 
-    play(scene)
 
-
-def test_a_gpu_whose_index_shifts_as_nvml_starts_again_is_no_other_one(play, plugin, caplog):
+async def test_a_gpu_whose_index_shifts_as_nvml_starts_again_is_no_other_one(kubelet, plugin, caplog):
     """The first GPU is gone, and the last does not answer yet: by its index it would be the one before it, listed twice."""
+    a, b, nvml = pair()
+    c = Gpu("GPU-c", minor=2, bus="00000000:E1:00.0")
+    nvml.gpus.append(c)
+    nvml_init = nvml.nvmlInit
 
-    async def scene(kubelet: FakeKubelet) -> None:
-        a, b, nvml = pair()
-        c = Gpu("GPU-c", minor=2, bus="00000000:E1:00.0")
-        nvml.gpus.append(c)
-        nvml_init = nvml.nvmlInit
+    def init() -> None:
+        if nvml.life:
+            b.error, nvml.gpus = None, [b, c]
+        nvml_init()
 
-        def init() -> None:
-            if nvml.life:
-                b.error, nvml.gpus = None, [b, c]
-            nvml_init()
-
-        nvml.nvmlInit = init
-        async with plugin(nvml):
-            await kubelet.until(lambda: kubelet.devices() == {**BOTH_WELL, "GPU-c": "Healthy"})
-            a.error = b.error = c.error = pynvml.NVML_ERROR_GPU_IS_LOST
-            await kubelet.until(lambda: kubelet.devices() == {"GPU-b": "Healthy"})
-            while "GPU 1 is not offered: NVML: GPU is lost" not in caplog.text:
-                await asyncio.sleep(0.01)
-            c.error = None
-            await kubelet.until(lambda: kubelet.devices() == {"GPU-b": "Healthy", "GPU-c": "Healthy"})
-
-    play(scene)
+    nvml.nvmlInit = init
+    async with plugin(nvml):
+        await kubelet.until(lambda: kubelet.devices() == {**BOTH_WELL, "GPU-c": "Healthy"})
+        a.error = b.error = c.error = pynvml.NVML_ERROR_GPU_IS_LOST
+        await kubelet.until(lambda: kubelet.devices() == {"GPU-b": "Healthy"})
+        while "GPU 1 is not offered: NVML: GPU is lost" not in caplog.text:
+            await asyncio.sleep(0.01)
+        c.error = None
+        await kubelet.until(lambda: kubelet.devices() == {"GPU-b": "Healthy", "GPU-c": "Healthy"})
 
 
-def test_nvml_is_not_restarted_while_another_gpu_answers(play, plugin):
+async def test_nvml_is_not_restarted_while_another_gpu_answers(kubelet, plugin):
     """A restart would miss that one's Xids; the lost one is asked for by its index, and is back when it answers."""
+    a, _, nvml = pair()
+    async with plugin(nvml):
+        await kubelet.until(lambda: kubelet.devices() == BOTH_WELL)
+        a.error = pynvml.NVML_ERROR_GPU_IS_LOST
+        await kubelet.until(lambda: kubelet.devices() == ONE_SICK)
+        asked, by_index = threading.Semaphore(0), nvml.nvmlDeviceGetHandleByIndex
 
-    async def scene(kubelet: FakeKubelet) -> None:
-        a, _, nvml = pair()
-        async with plugin(nvml):
-            await kubelet.until(lambda: kubelet.devices() == BOTH_WELL)
-            a.error = pynvml.NVML_ERROR_GPU_IS_LOST
-            await kubelet.until(lambda: kubelet.devices() == ONE_SICK)
-            asked, by_index = threading.Semaphore(0), nvml.nvmlDeviceGetHandleByIndex
+        def handle(index: int) -> Gpu:
+            if index == 1:
+                asked.release()
+            return by_index(index)
 
-            def handle(index: int) -> Gpu:
-                if index == 1:
-                    asked.release()
-                return by_index(index)
-
-            nvml.nvmlDeviceGetHandleByIndex = handle
-            for _ in range(4):  # rescans
-                assert await asyncio.to_thread(asked.acquire, timeout=60)
-            a.error = None
-            await kubelet.until(lambda: kubelet.devices() == BOTH_WELL)
-        assert nvml.life == 1
-
-    play(scene)
+        nvml.nvmlDeviceGetHandleByIndex = handle
+        for _ in range(4):  # rescans
+            assert await asyncio.to_thread(asked.acquire, timeout=60)
+        a.error = None
+        await kubelet.until(lambda: kubelet.devices() == BOTH_WELL)
+    assert nvml.life == 1
 
 
-def test_nvml_is_not_shut_down_while_a_call_is_inside_it(play, plugin, monkeypatch):
+async def test_nvml_is_not_shut_down_while_a_call_is_inside_it(kubelet, plugin, monkeypatch):
     """The description of a GPU that hangs from the start is such a call: the library would end under it."""
     monkeypatch.setattr(discovery, "DEADLINE", 0.1)
 
-    async def scene(kubelet: FakeKubelet) -> None:
-        hung = threading.Event()
-        gpu = Gpu("GPU-a", hang=hung)
-        nvml, counted = FakeNvml(gpu), threading.Semaphore(0)
-        count, shutdown = nvml.nvmlDeviceGetCount, nvml.nvmlShutdown
-        ends: list[bool] = []
+    hung = threading.Event()
+    gpu = Gpu("GPU-a", hang=hung)
+    nvml, counted = FakeNvml(gpu), threading.Semaphore(0)
+    count, shutdown = nvml.nvmlDeviceGetCount, nvml.nvmlShutdown
+    ends: list[bool] = []
 
-        def get_count() -> int:
-            counted.release()
-            return count()
+    def get_count() -> int:
+        counted.release()
+        return count()
 
-        def end() -> None:
-            ends.append(hung.is_set())
-            shutdown()
+    def end() -> None:
+        ends.append(hung.is_set())
+        shutdown()
 
-        nvml.nvmlDeviceGetCount, nvml.nvmlShutdown = get_count, end
-        async with plugin(nvml):
-            for _ in range(6):  # the start, and the rescans after which NVML would be restarted
-                assert await asyncio.to_thread(counted.acquire, timeout=60)
-            gpu.hang = None
-            hung.set()
-            await kubelet.until(lambda: kubelet.devices() == {"GPU-a": "Healthy"})
-        assert False not in ends
-
-    play(scene)
+    nvml.nvmlDeviceGetCount, nvml.nvmlShutdown = get_count, end
+    async with plugin(nvml):
+        for _ in range(6):  # the start, and the rescans after which NVML would be restarted
+            assert await asyncio.to_thread(counted.acquire, timeout=60)
+        gpu.hang = None
+        hung.set()
+        await kubelet.until(lambda: kubelet.devices() == {"GPU-a": "Healthy"})
+    assert False not in ends
 
 
-def test_nvml_that_fails_to_shut_down_does_not_end_the_plugin(play, plugin, caplog):
+async def test_nvml_that_fails_to_shut_down_does_not_end_the_plugin(kubelet, plugin, caplog):
     """With every GPU lost, NVML is started anew now and then; an error on the way is said and survived."""
+    gpu = Gpu("GPU-a")
+    nvml = FakeNvml(gpu)
 
-    async def scene(kubelet: FakeKubelet) -> None:
-        gpu = Gpu("GPU-a")
-        nvml = FakeNvml(gpu)
+    def shutdown() -> None:
+        raise pynvml.NVMLError(pynvml.NVML_ERROR_UNKNOWN)
 
-        def shutdown() -> None:
-            raise pynvml.NVMLError(pynvml.NVML_ERROR_UNKNOWN)
-
-        nvml.nvmlShutdown = shutdown
-        async with plugin(nvml):
-            await kubelet.until(lambda: kubelet.devices() == {"GPU-a": "Healthy"})
-            gpu.error = pynvml.NVML_ERROR_GPU_IS_LOST
-            while "NVML did not shut down properly" not in caplog.text:
-                await asyncio.sleep(0.01)
-            gpu.error = None
-            await kubelet.until(lambda: kubelet.devices() == {"GPU-a": "Healthy"})
-
-    play(scene)
+    nvml.nvmlShutdown = shutdown
+    async with plugin(nvml):
+        await kubelet.until(lambda: kubelet.devices() == {"GPU-a": "Healthy"})
+        gpu.error = pynvml.NVML_ERROR_GPU_IS_LOST
+        while "NVML did not shut down properly" not in caplog.text:
+            await asyncio.sleep(0.01)
+        gpu.error = None
+        await kubelet.until(lambda: kubelet.devices() == {"GPU-a": "Healthy"})
 
 
-def test_gpus_that_are_slow_are_described_side_by_side(play, plugin):
+async def test_gpus_that_are_slow_are_described_side_by_side(kubelet, plugin):
     """Four calls are inside NVML at the same time: else none of them would return."""
 
     class Slow(threading.Event):
@@ -255,19 +223,17 @@ def test_gpus_that_are_slow_are_described_side_by_side(play, plugin):
 
     gpus = [Gpu(f"GPU-{n}", minor=n, hang=Slow()) for n in range(4)]
 
-    async def scene(kubelet: FakeKubelet) -> None:
+    async with plugin(FakeNvml(*gpus, Gpu("GPU-4", minor=4))):
         await kubelet.until(lambda: len(kubelet.devices()) == 5)
 
-    play(scene, plugin(FakeNvml(*gpus, Gpu("GPU-4", minor=4))))
 
-
-def test_a_gpu_that_hangs_nvml_does_not_stop_the_others(play, plugin, monkeypatch):
+async def test_a_gpu_that_hangs_nvml_does_not_stop_the_others(kubelet, plugin, monkeypatch):
     """NVML does not come back for one GPU: that one is Unhealthy, and Healthy when it answers again."""
     monkeypatch.setattr(watch, "DEADLINE", 0.2)
     monkeypatch.setattr(discovery, "DEADLINE", 0.2)
     a, _, nvml = pair()
 
-    async def scene(kubelet: FakeKubelet) -> None:
+    async with plugin(nvml):
         await kubelet.until(lambda: kubelet.devices() == BOTH_WELL)
         a.hang = threading.Event()
         await kubelet.until(lambda: kubelet.devices() == ONE_SICK)
@@ -276,10 +242,8 @@ def test_a_gpu_that_hangs_nvml_does_not_stop_the_others(play, plugin, monkeypatc
         hung.set()
         await kubelet.until(lambda: kubelet.devices() == BOTH_WELL)
 
-    play(scene, plugin(nvml))
 
-
-def test_a_gpu_that_hangs_for_long_costs_no_more_threads(play, plugin, monkeypatch):
+async def test_a_gpu_that_hangs_for_long_costs_no_more_threads(kubelet, plugin, monkeypatch):
     """It is looked for again and again: three threads wait for it, its watch's and two of scans, and no others."""
     monkeypatch.setattr(watch, "DEADLINE", 0.1)
     monkeypatch.setattr(discovery, "DEADLINE", 0.1)
@@ -292,46 +256,41 @@ def test_a_gpu_that_hangs_for_long_costs_no_more_threads(play, plugin, monkeypat
             self.waiting += 1
             return super().wait(timeout)
 
-    async def scene(kubelet: FakeKubelet) -> None:
-        a, _, nvml = pair()
-        by_index = nvml.nvmlDeviceGetHandleByIndex
+    a, _, nvml = pair()
+    by_index = nvml.nvmlDeviceGetHandleByIndex
 
-        def handle(index: int) -> Gpu:
-            if index == 1:
-                asked.release()
-            return by_index(index)
+    def handle(index: int) -> Gpu:
+        if index == 1:
+            asked.release()
+        return by_index(index)
 
-        nvml.nvmlDeviceGetHandleByIndex = handle
-        async with plugin(nvml):
-            await kubelet.until(lambda: kubelet.devices() == BOTH_WELL)
-            hung = a.hang = Hung()
-            await kubelet.until(lambda: kubelet.devices() == ONE_SICK)
-            while asked.acquire(blocking=False):
-                pass
-            for _ in range(5):  # looks
-                assert await asyncio.to_thread(asked.acquire, timeout=60)
-            assert hung.waiting == 3
-            a.hang = None
-            hung.set()
-            await kubelet.until(lambda: kubelet.devices() == BOTH_WELL)
-
-    play(scene)
+    nvml.nvmlDeviceGetHandleByIndex = handle
+    async with plugin(nvml):
+        await kubelet.until(lambda: kubelet.devices() == BOTH_WELL)
+        hung = a.hang = Hung()
+        await kubelet.until(lambda: kubelet.devices() == ONE_SICK)
+        while asked.acquire(blocking=False):
+            pass
+        for _ in range(5):  # looks
+            assert await asyncio.to_thread(asked.acquire, timeout=60)
+        assert hung.waiting == 3
+        a.hang = None
+        hung.set()
+        await kubelet.until(lambda: kubelet.devices() == BOTH_WELL)
 
 
 @pytest.mark.parametrize(
     ("change", "why"), [({"action": 1}, "reset the GPU"), ({"remap_failed": True}, "row remapping")]
 )
-def test_what_the_driver_says_of_a_gpu_counts(play, plugin, caplog, change, why):
+async def test_what_the_driver_says_of_a_gpu_counts(kubelet, plugin, caplog, change, why):
     """A recovery action that the driver asks for, or a failed row remap, makes the GPU Unhealthy."""
     a, _, nvml = pair()
 
-    async def scene(kubelet: FakeKubelet) -> None:
+    async with plugin(nvml):
         await kubelet.until(lambda: kubelet.devices() == BOTH_WELL)
         for name, value in change.items():
             setattr(a, name, value)
         await kubelet.until(lambda: kubelet.devices() == ONE_SICK)
-
-    play(scene, plugin(nvml))
     assert why in caplog.text
 
 
@@ -339,12 +298,12 @@ OLD = {"action": None}  # a driver before about R560
 
 
 @pytest.mark.parametrize(("xid", "ends"), [(48, True), (79, False), (54, False)])
-def test_an_xid_lasts_until_its_reset_or_a_boot(play, plugin, caplog, xid, ends):
+async def test_an_xid_lasts_until_its_reset_or_a_boot(kubelet, plugin, caplog, xid, ends):
     """Where the driver reports no recovery action: no quiet time ends it, and a reset of the GPU only what it can end."""
     a, b, nvml = pair()
     a.action, a.energy = None, 5000
 
-    async def scene(kubelet: FakeKubelet) -> None:
+    async with plugin(nvml):
         await kubelet.until(lambda: kubelet.devices() == BOTH_WELL and a.sets and b.sets)
         a.raise_xid(xid)
         await kubelet.until(lambda: kubelet.devices() == ONE_SICK)
@@ -359,24 +318,20 @@ def test_an_xid_lasts_until_its_reset_or_a_boot(play, plugin, caplog, xid, ends)
             await kubelet.until(lambda: kubelet.devices() == BOTH_WELL)
         else:
             assert kubelet.devices() == ONE_SICK
-
-    play(scene, plugin(nvml))
     assert f"Xid {xid}: {xid_name(xid)}; Unhealthy until this is done: " in caplog.text
 
 
-def test_a_gpu_lost_with_its_xid_is_back_after_its_reset(play, plugin):
+async def test_a_gpu_lost_with_its_xid_is_back_after_its_reset(kubelet, plugin):
     """Its energy counter cannot be read then; the last probe has."""
     gpu = Gpu("GPU-a", energy=5000, **OLD)
 
-    async def scene(kubelet: FakeKubelet) -> None:
+    async with plugin(FakeNvml(gpu)):
         await kubelet.until(lambda: kubelet.devices() == {"GPU-a": "Healthy"} and gpu.sets)
         gpu.error = pynvml.NVML_ERROR_GPU_IS_LOST
         gpu.raise_xid(48)
         await kubelet.until(lambda: kubelet.devices() == {"GPU-a": "Unhealthy"})
         gpu.energy, gpu.error = 10, None
         await kubelet.until(lambda: kubelet.devices() == {"GPU-a": "Healthy"})
-
-    play(scene, plugin(FakeNvml(gpu)))
 
 
 @pytest.mark.parametrize(
@@ -392,46 +347,41 @@ def test_the_reason_names_what_ends_the_xid(lasting, until):
     assert lasting.reason.words.endswith(f"; Unhealthy until {until}")
 
 
-def test_an_xid_that_an_application_causes_does_not_last(play, plugin):
+async def test_an_xid_that_an_application_causes_does_not_last(kubelet, plugin):
     """Even if it counts, by DP_ENABLE_HEALTHCHECKS."""
     gpu = Gpu("GPU-a", **OLD)
 
-    async def scene(kubelet: FakeKubelet) -> None:
+    async with plugin(FakeNvml(gpu), XidPolicy(enabled=frozenset({13}))):
         await kubelet.until(lambda: kubelet.devices() == {"GPU-a": "Healthy"} and gpu.sets)
         gpu.raise_xid(13)
         await kubelet.until(lambda: kubelet.devices() == {"GPU-a": "Unhealthy"})
         await kubelet.until(lambda: kubelet.devices() == {"GPU-a": "Healthy"})
-
-    play(scene, plugin(FakeNvml(gpu), XidPolicy(enabled=frozenset({13}))))
 
 
 @pytest.mark.parametrize(
     ("ignored", "starts"),
     [("", [(6000, "Unhealthy"), (10, "Unhealthy"), (20, "Healthy")]), ("48", [(6000, "Healthy")])],
 )
-def test_an_xid_outlives_the_plugins_process(play, plugin, sockets, ignored, starts):
+async def test_an_xid_outlives_the_plugins_process(kubelet, plugin, sockets, ignored, starts):
     """From the first list of the next one on, until the GPU was reset, or that one is told to ignore it; a kubelet that starts removes
     files, no folders."""
     policy = XidPolicy.read({"DP_DISABLE_HEALTHCHECKS": ignored})
 
-    async def scene(kubelet: FakeKubelet) -> None:
-        gpu = Gpu("GPU-a", energy=5000, **OLD)
-        async with plugin(FakeNvml(gpu)):
-            await kubelet.until(lambda: kubelet.devices() == {"GPU-a": "Healthy"} and gpu.sets)
-            gpu.raise_xid(48)
-            await kubelet.until(lambda: kubelet.devices() == {"GPU-a": "Unhealthy"})
-            while '"energy": 5000' not in (sockets / FILE).read_text():
-                await asyncio.sleep(0.01)
-        for energy, first in starts:
-            gpu.energy = energy
-            del kubelet.plugins["nvidia.com/gpu"]
-            async with plugin(FakeNvml(gpu), policy, recovery_seconds=2.0):  # the first list comes before
-                await kubelet.until(kubelet.devices)
-                assert kubelet.plugins["nvidia.com/gpu"].lists[0] == {"GPU-a": first}
-                if energy < 5000:
-                    await kubelet.until(lambda: kubelet.devices() == {"GPU-a": "Healthy"})
-
-    play(scene)
+    gpu = Gpu("GPU-a", energy=5000, **OLD)
+    async with plugin(FakeNvml(gpu)):
+        await kubelet.until(lambda: kubelet.devices() == {"GPU-a": "Healthy"} and gpu.sets)
+        gpu.raise_xid(48)
+        await kubelet.until(lambda: kubelet.devices() == {"GPU-a": "Unhealthy"})
+        while '"energy": 5000' not in (sockets / FILE).read_text():
+            await asyncio.sleep(0.01)
+    for energy, first in starts:
+        gpu.energy = energy
+        del kubelet.plugins["nvidia.com/gpu"]
+        async with plugin(FakeNvml(gpu), policy, recovery_seconds=2.0):  # the first list comes before
+            await kubelet.until(kubelet.devices)
+            assert kubelet.plugins["nvidia.com/gpu"].lists[0] == {"GPU-a": first}
+            if energy < 5000:
+                await kubelet.until(lambda: kubelet.devices() == {"GPU-a": "Healthy"})
 
 
 def test_a_recorded_xid_ends_with_the_hosts_boot(tmp_path):
@@ -480,26 +430,24 @@ def test_what_only_a_boot_ends_is_not_ended_by_a_reset():
     assert health.lasting == Lasting(79)
 
 
-def test_a_gpu_without_xid_events_is_healthy_and_probed(play, plugin, caplog):
+async def test_a_gpu_without_xid_events_is_healthy_and_probed(kubelet, plugin, caplog):
     """Old GPUs do not support event registration: said in the log, not held against them."""
     a, _, nvml = pair()
     a.events = False
 
-    async def scene(kubelet: FakeKubelet) -> None:
+    async with plugin(nvml):
         await kubelet.until(lambda: kubelet.devices() == BOTH_WELL)
         while "reports no Xid events" not in caplog.text:
             await asyncio.sleep(0.01)
         a.error = pynvml.NVML_ERROR_UNKNOWN
         await kubelet.until(lambda: kubelet.devices() == ONE_SICK)
 
-    play(scene, plugin(nvml))
 
-
-def test_an_event_wait_that_fails_is_started_again(play, plugin):
+async def test_an_event_wait_that_fails_is_started_again(kubelet, plugin):
     """An error of nvmlEventSetWait makes no GPU Unhealthy by itself, and Xids still arrive afterwards."""
     a, b, nvml = pair()
 
-    async def scene(kubelet: FakeKubelet) -> None:
+    async with plugin(nvml):
         await kubelet.until(lambda: kubelet.devices() == BOTH_WELL and a.sets)
         first = a.sets[0]
         first.put(pynvml.NVMLError(pynvml.NVML_ERROR_UNKNOWN))
@@ -509,55 +457,46 @@ def test_an_event_wait_that_fails_is_started_again(play, plugin):
         a.raise_xid(119)
         await kubelet.until(lambda: kubelet.devices() == ONE_SICK)
 
-    play(scene, plugin(nvml))
 
-
-def test_an_event_wait_that_always_fails_at_once_keeps_no_core_busy(play, plugin):
+async def test_an_event_wait_that_always_fails_at_once_keeps_no_core_busy(kubelet, plugin):
     """It is begun anew after a second."""
     began: list[float] = []
 
-    async def scene(kubelet: FakeKubelet) -> None:
-        nvml = FakeNvml(Gpu("GPU-a"))
+    nvml = FakeNvml(Gpu("GPU-a"))
 
-        def wait(_events, _milliseconds):
-            began.append(time.monotonic())
-            raise pynvml.NVMLError(pynvml.NVML_ERROR_UNKNOWN)
+    def wait(_events, _milliseconds):
+        began.append(time.monotonic())
+        raise pynvml.NVMLError(pynvml.NVML_ERROR_UNKNOWN)
 
-        nvml.nvmlEventSetWait_v2 = wait
-        async with plugin(nvml):
-            while len(began) < 2:
-                await asyncio.sleep(0.01)
-
-    play(scene)
+    nvml.nvmlEventSetWait_v2 = wait
+    async with plugin(nvml):
+        while len(began) < 2:
+            await asyncio.sleep(0.01)
     assert began[1] - began[0] >= 1
 
 
-def test_events_that_cannot_even_be_freed_are_subscribed_again(play, plugin):
+async def test_events_that_cannot_even_be_freed_are_subscribed_again(kubelet, plugin):
     """A GPU that is lost may fail that too; its next Xid is heard all the same, and no watch dies of it."""
+    gpu = Gpu("GPU-a")
+    nvml, others = FakeNvml(gpu), threading.enumerate()  # an earlier test's may still be ending
 
-    async def scene(kubelet: FakeKubelet) -> None:
-        gpu = Gpu("GPU-a")
-        nvml, others = FakeNvml(gpu), threading.enumerate()  # an earlier test's may still be ending
+    def free(_events) -> None:
+        raise pynvml.NVMLError(pynvml.NVML_ERROR_GPU_IS_LOST)
 
-        def free(_events) -> None:
-            raise pynvml.NVMLError(pynvml.NVML_ERROR_GPU_IS_LOST)
-
-        async with plugin(nvml):
-            await kubelet.until(lambda: kubelet.devices() == {"GPU-a": "Healthy"} and gpu.sets)
-            (watching,) = (t for t in threading.enumerate() if t.name == "watch GPU-a" and t not in others)
-            nvml.nvmlEventSetFree = free
-            gpu.sets[0].put(pynvml.NVMLError(pynvml.NVML_ERROR_UNKNOWN))
-            while len(gpu.sets) < 2:
-                await asyncio.sleep(0.01)
-            assert watching.is_alive()
-            gpu.raise_xid(79)
-            await kubelet.until(lambda: kubelet.devices() == {"GPU-a": "Unhealthy"})
-
-    play(scene)
+    async with plugin(nvml):
+        await kubelet.until(lambda: kubelet.devices() == {"GPU-a": "Healthy"} and gpu.sets)
+        (watching,) = (t for t in threading.enumerate() if t.name == "watch GPU-a" and t not in others)
+        nvml.nvmlEventSetFree = free
+        gpu.sets[0].put(pynvml.NVMLError(pynvml.NVML_ERROR_UNKNOWN))
+        while len(gpu.sets) < 2:
+            await asyncio.sleep(0.01)
+        assert watching.is_alive()
+        gpu.raise_xid(79)
+        await kubelet.until(lambda: kubelet.devices() == {"GPU-a": "Unhealthy"})
 
 
 @pytest.mark.parametrize("trouble", ["lost", "hangs"])
-def test_no_xid_is_missed_while_another_gpu_is_in_trouble(play, plugin, monkeypatch, trouble):
+async def test_no_xid_is_missed_while_another_gpu_is_in_trouble(kubelet, plugin, monkeypatch, trouble):
     """They share an event set and a thread. A lost one fails the wait for all; one that hangs keeps the thread.
 
     Where one is lost soon after another, events are not left waiting for the pause that a wait makes which fails again and again.
@@ -565,28 +504,25 @@ def test_no_xid_is_missed_while_another_gpu_is_in_trouble(play, plugin, monkeypa
     monkeypatch.setattr(watch, "PAUSE", 60.0)
     monkeypatch.setattr(watch, "PATIENCE", 0.2)
 
-    async def scene(kubelet: FakeKubelet) -> None:
-        a, b, nvml = pair()
-        nvml.gpus.append(c := Gpu("GPU-c", minor=2))
-        async with plugin(nvml, health_interval=0.05 if trouble == "hangs" else 60.0, recovery_seconds=60.0):
-            await kubelet.until(lambda: len(kubelet.devices()) == 3 and a.sets and b.sets and c.sets)
-            assert a.sets == b.sets == c.sets
-            if trouble == "hangs":
-                a.hang = hung = threading.Event()
-                await asyncio.sleep(0.1)  # its watch is inside NVML
-                b.raise_xid(48)
-            else:
-                c.error = pynvml.NVML_ERROR_GPU_IS_LOST
-                await kubelet.until(lambda: kubelet.devices()["GPU-c"] == "Unhealthy" and b.sets)
-                a.error = pynvml.NVML_ERROR_GPU_IS_LOST
-                await kubelet.until(lambda: kubelet.devices()["GPU-a"] == "Unhealthy" and b.sets, seconds=8)
-                b.raise_xid(48)
-            await kubelet.until(lambda: kubelet.devices()["GPU-b"] == "Unhealthy", seconds=8)  # not DEADLINE
-            if trouble == "hangs":
-                assert kubelet.devices()["GPU-a"] == "Healthy"  # it has some seconds more
-                hung.set()
-
-    play(scene)
+    a, b, nvml = pair()
+    nvml.gpus.append(c := Gpu("GPU-c", minor=2))
+    async with plugin(nvml, health_interval=0.05 if trouble == "hangs" else 60.0, recovery_seconds=60.0):
+        await kubelet.until(lambda: len(kubelet.devices()) == 3 and a.sets and b.sets and c.sets)
+        assert a.sets == b.sets == c.sets
+        if trouble == "hangs":
+            a.hang = hung = threading.Event()
+            await asyncio.sleep(0.1)  # its watch is inside NVML
+            b.raise_xid(48)
+        else:
+            c.error = pynvml.NVML_ERROR_GPU_IS_LOST
+            await kubelet.until(lambda: kubelet.devices()["GPU-c"] == "Unhealthy" and b.sets)
+            a.error = pynvml.NVML_ERROR_GPU_IS_LOST
+            await kubelet.until(lambda: kubelet.devices()["GPU-a"] == "Unhealthy" and b.sets, seconds=8)
+            b.raise_xid(48)
+        await kubelet.until(lambda: kubelet.devices()["GPU-b"] == "Unhealthy", seconds=8)  # not DEADLINE
+        if trouble == "hangs":
+            assert kubelet.devices()["GPU-a"] == "Healthy"  # it has some seconds more
+            hung.set()
 
 
 @pytest.mark.parametrize(("seconds_ago", "pauses"), [(60.0, 0), (0.0, 1)])

@@ -23,7 +23,6 @@ from gpunode.deviceplugin.gpus import GIB
 from gpunode.deviceplugin.metrics import render, state_samples
 from gpunode.deviceplugin.state import NodeState
 
-from .kubelet import FakeKubelet
 from .nvml import FakeNvml, Gpu, handles
 from .test_cdi import named, put, toolkit
 
@@ -170,15 +169,15 @@ def test_a_driver_is_not_asked_about_a_cgroup_that_is_not_there():
 # What comes of it.
 
 
-def test_where_all_is_there_a_container_is_limited_by_a_cdi_device_of_its_own(
-    play, plugin, tmp_path, cgroup2, caplog
+async def test_where_all_is_there_a_container_is_limited_by_a_cdi_device_of_its_own(
+    kubelet, plugin, tmp_path, cgroup2, caplog
 ):
     """Both variables, in MiB, before the pod's own (Allocate) and behind them (CDI): the hook reads the first."""
     put(tmp_path, toolkit("GPU-a", hooks=[HOOK]))
     caplog.set_level("INFO")
     nvml = FakeNvml(Gpu("GPU-a", memory=8 * GIB), driver=R615)
 
-    async def scene(kubelet: FakeKubelet) -> None:
+    async with plugin(nvml, **settings(tmp_path, device_list_strategy=("cdi-cri", "cdi-annotations"))):
         await kubelet.until(lambda: kubelet.devices(GPU_MEM))
         ids = list(kubelet.devices(GPU_MEM))
         answer = await kubelet.allocate(*ids[2:5], resource=GPU_MEM)
@@ -190,17 +189,15 @@ def test_where_all_is_there_a_container_is_limited_by_a_cdi_device_of_its_own(
         edits = named(tmp_path)[name]
         assert edits["env"] == ["NVIDIA_GPU_MEMORY_REQUEST=3072", "NVIDIA_GPU_MEMORY_LIMIT=3072"]
         assert edits["hooks"] == [limits.bind_hook(HOOK, limits.variables(3072))]
-
-    play(scene, plugin(nvml, **settings(tmp_path, device_list_strategy=("cdi-cri", "cdi-annotations"))))
     assert "the driver enforces memory limits" in caplog.text
 
 
-def test_a_container_that_starts_again_finds_its_device_again(play, plugin, tmp_path, cgroup2):
+async def test_a_container_that_starts_again_finds_its_device_again(kubelet, plugin, tmp_path, cgroup2):
     """After a reboot /var/run/cdi is empty, and the kubelet, which remembers what it was given, allocates nothing."""
     put(tmp_path, toolkit("GPU-a", hooks=[HOOK]))
     nvml = FakeNvml(Gpu("GPU-a", memory=8 * GIB), driver=R615)
 
-    async def scene(kubelet: FakeKubelet) -> None:
+    async with plugin(nvml, **settings(tmp_path)):
         await kubelet.until(lambda: kubelet.devices(GPU_MEM))
         assert kubelet.requests[0].options.pre_start_required
         await kubelet.allocate("GPU-a:1024:2", "GPU-a:1024:3", resource=GPU_MEM)
@@ -214,8 +211,6 @@ def test_a_container_that_starts_again_finds_its_device_again(play, plugin, tmp_
         ):
             await kubelet.pre_start("GPU-a:1024:2", "GPU-a:1024:3", resource=GPU_MEM)
 
-    play(scene, plugin(nvml, **settings(tmp_path)))
-
 
 @pytest.mark.parametrize(
     ("driver", "hooks", "strategy", "message"),
@@ -225,32 +220,30 @@ def test_a_container_that_starts_again_finds_its_device_again(play, plugin, tmp_
         (R615, [HOOK], "envvar", "it is unknown whether the toolkit has the hook"),
     ],
 )
-def test_where_something_is_missing_the_container_runs_and_the_log_says_why(
-    play, plugin, tmp_path, cgroup2, caplog, driver, hooks, strategy, message
+async def test_where_something_is_missing_the_container_runs_and_the_log_says_why(
+    kubelet, plugin, tmp_path, cgroup2, caplog, driver, hooks, strategy, message
 ):
     """The hook would fail the container; so no variable is set."""
     put(tmp_path, toolkit("GPU-a", **({"hooks": hooks} if hooks else {})))
     nvml = FakeNvml(Gpu("GPU-a", memory=8 * GIB), driver=driver)
 
-    async def scene(kubelet: FakeKubelet) -> None:
+    async with plugin(nvml, **settings(tmp_path, device_list_strategy=(strategy,))):
         await kubelet.until(lambda: kubelet.devices(GPU_MEM))
         answer = await kubelet.allocate("GPU-a:1024:2", resource=GPU_MEM)
         assert not [key for key in answer.envs if key.startswith("NVIDIA_GPU_MEMORY")]
         assert [device.name for device in answer.cdi_devices] == (
             [f"{KIND}=GPU-a"] if strategy == "cdi-cri" else []
         )
-
-    play(scene, plugin(nvml, **settings(tmp_path, device_list_strategy=(strategy,))))
     assert caplog.text.count(UNTOLD) == 1
     assert message in caplog.text
 
 
-def test_a_gpu_that_cannot_is_no_others_trouble(play, plugin, tmp_path, cgroup2, caplog):
+async def test_a_gpu_that_cannot_is_no_others_trouble(kubelet, plugin, tmp_path, cgroup2, caplog):
     """One of two: the other's containers are limited."""
     put(tmp_path, toolkit("GPU-a", "GPU-b", hooks=[HOOK]))
     nvml = FakeNvml(Gpu("GPU-a", limits=False), Gpu("GPU-b", minor=1), driver=R615)
 
-    async def scene(kubelet: FakeKubelet) -> None:
+    async with plugin(nvml, **settings(tmp_path)):
         await kubelet.until(lambda: kubelet.devices(GPU_MEM))
         plain = await kubelet.allocate("GPU-a:1024:0", resource=GPU_MEM)
         made = await kubelet.allocate("GPU-b:1024:0", resource=GPU_MEM)
@@ -258,12 +251,10 @@ def test_a_gpu_that_cannot_is_no_others_trouble(play, plugin, tmp_path, cgroup2,
             f"{KIND}=GPU-a",
             f"{KIND}=allocation-GPU-b:1024:0-1",
         ]
-
-    play(scene, plugin(nvml, **settings(tmp_path)))
     assert UNTOLD + "the driver limits no memory of this GPU" in caplog.text
 
 
-def test_gpus_are_asked_side_by_side(play, plugin, tmp_path, cgroup2, monkeypatch):
+async def test_gpus_are_asked_side_by_side(kubelet, plugin, tmp_path, cgroup2, monkeypatch):
     """Some that hang delay the offer by one deadline: here none answers before both were asked."""
     together = threading.Barrier(2)
 
@@ -273,21 +264,21 @@ def test_gpus_are_asked_side_by_side(play, plugin, tmp_path, cgroup2, monkeypatc
     monkeypatch.setattr(limits, "refusal", refusal)
     put(tmp_path, toolkit("GPU-a", "GPU-b", hooks=[HOOK]))
 
-    async def scene(kubelet: FakeKubelet) -> None:
+    async with plugin(FakeNvml(Gpu("GPU-a"), Gpu("GPU-b", minor=1), driver=R615), **settings(tmp_path)):
         await kubelet.until(lambda: kubelet.devices(GPU_MEM))
         assert not together.broken
 
-    play(scene, plugin(FakeNvml(Gpu("GPU-a"), Gpu("GPU-b", minor=1), driver=R615), **settings(tmp_path)))
 
-
-def test_a_limit_that_cannot_be_written_refuses_the_container(play, plugin, tmp_path, cgroup2, monkeypatch):
+async def test_a_limit_that_cannot_be_written_refuses_the_container(
+    kubelet, plugin, tmp_path, cgroup2, monkeypatch
+):
     """Without it, it could take what others were promised. The reason is in the pod's event; the next try may work."""
     put(tmp_path, toolkit("GPU-a", hooks=[HOOK]))
 
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    async def scene(kubelet: FakeKubelet) -> None:
+    async with plugin(FakeNvml(Gpu("GPU-a"), driver=R615), **settings(tmp_path)):
         await kubelet.until(lambda: kubelet.devices(GPU_MEM))
         with monkeypatch.context() as patched:
             patched.setattr(cdi.os, "fsync", full)
@@ -297,16 +288,11 @@ def test_a_limit_that_cannot_be_written_refuses_the_container(play, plugin, tmp_
         assert "No space left on device" in caught.value.details()
         assert (await kubelet.allocate("GPU-a:1024:0", resource=GPU_MEM)).cdi_devices
 
-    play(scene, plugin(FakeNvml(Gpu("GPU-a"), driver=R615), **settings(tmp_path)))
 
-
-def test_whole_gpus_are_not_asked_about(play, plugin, tmp_path, caplog):
+async def test_whole_gpus_are_not_asked_about(kubelet, plugin, tmp_path, caplog):
     """Who does not share by memory hears nothing of limits."""
-
-    async def scene(kubelet: FakeKubelet) -> None:
+    async with plugin(FakeNvml(Gpu("GPU-a"))):
         await kubelet.until(kubelet.devices)
-
-    play(scene, plugin(FakeNvml(Gpu("GPU-a"))))
     assert UNTOLD not in caplog.text
 
 

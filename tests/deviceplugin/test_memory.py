@@ -15,7 +15,6 @@ from gpunode.deviceplugin.kubelet.allocate import AllocationRefused, check_one_g
 from gpunode.deviceplugin.settings import read
 from gpunode.sim.node import v1beta1_pb2 as api
 
-from .kubelet import FakeKubelet
 from .nvml import FakeNvml, Gpu, Mig
 
 GIBS = MemorySharing()
@@ -152,30 +151,26 @@ def test_the_smallest_chunk_that_fits_is_the_smallest():
     assert list_bytes(eight, 10) <= MAX_LIST < list_bytes(eight, 9)
 
 
-def test_a_list_at_the_edge_reaches_the_kubelet(play, plugin):
+async def test_a_list_at_the_edge_reaches_the_kubelet(kubelet, plugin):
     """65,536 units of 1 MiB over a real socket, with gRPC's own limit on the other side."""
     nvml = FakeNvml(*(Gpu(gpu(n, 0).uuid, minor=n, memory=32 * GIB) for n in range(2)))
 
-    async def scene(kubelet: FakeKubelet) -> None:
+    async with plugin(nvml, memory=MIBS):
         await kubelet.until(lambda: len(kubelet.devices(GPU_MEM)) == 65536)
         ids = list(kubelet.devices(GPU_MEM))
         # an init container held all of GPU 0: the question is longer than the list
         chosen = await kubelet.prefer(ids, ids[:32768], 32768, GPU_MEM)
         assert chosen == ids[:32768]
 
-    play(scene, plugin(nvml, memory=MIBS))
 
-
-def test_too_many_units_are_reported_and_nothing_is_offered(play, plugin, caplog):
+async def test_too_many_units_are_reported_and_nothing_is_offered(kubelet, plugin, caplog):
     """With --fail-on-init-error=false the plugin waits; /readyz has the same words."""
     nvml = FakeNvml(Gpu("GPU-" + "a" * 36, memory=80 * GIB))
 
-    async def scene(kubelet: FakeKubelet) -> None:
+    async with plugin(nvml, memory=MIBS, fail_on_init_error=False):
         while "nothing is offered" not in caplog.text:
             await asyncio.sleep(0.01)
         assert not kubelet.requests
-
-    play(scene, plugin(nvml, memory=MIBS, fail_on_init_error=False))
     assert "set sharing.memory.chunk to 2 or more" in caplog.text
 
 
@@ -281,11 +276,11 @@ def test_a_whole_gpu_beside_shared_ones_has_none_of_that():
     assert list(answer.envs) == ["NVIDIA_VISIBLE_DEVICES"]
 
 
-def test_memory_goes_all_the_way_through_the_kubelet(play, plugin):
+async def test_memory_goes_all_the_way_through_the_kubelet(kubelet, plugin):
     """List, preference, allocation of one GPU; a request that spans two is refused; the count is not for pods."""
     nvml = FakeNvml(Gpu("GPU-a", memory=4 * GIB), Gpu("GPU-b", minor=1, memory=2 * GIB))
 
-    async def scene(kubelet: FakeKubelet) -> None:
+    async with plugin(nvml, memory=GIBS):
         await kubelet.until(lambda: len(kubelet.devices(GPU_MEM)) == 6 and kubelet.devices(GPU_COUNT))
         assert "nvidia.com/gpu" not in kubelet.plugins
         ids = list(kubelet.devices(GPU_MEM))
@@ -302,32 +297,24 @@ def test_memory_goes_all_the_way_through_the_kubelet(play, plugin):
             await kubelet.allocate("GPU-a", resource=GPU_COUNT)
         assert "aliyun.com/gpu-count: it only counts the GPUs" in caught.value.details()
 
-    play(scene, plugin(nvml, memory=GIBS))
 
-
-def test_all_units_of_an_unhealthy_gpu_are_unhealthy_and_of_no_other(play, plugin):
+async def test_all_units_of_an_unhealthy_gpu_are_unhealthy_and_of_no_other(kubelet, plugin):
     """One Xid, one GPU."""
     nvml = FakeNvml(Gpu("GPU-a", memory=2 * GIB), Gpu("GPU-b", minor=1, memory=2 * GIB))
 
-    async def scene(kubelet: FakeKubelet) -> None:
+    async with plugin(nvml, memory=GIBS):
         await kubelet.until(lambda: len(kubelet.devices(GPU_MEM)) == 4 and nvml.gpus[0].sets)
         nvml.gpus[0].raise_xid(79)
         await kubelet.until(lambda: "Unhealthy" in kubelet.devices(GPU_MEM).values())
         sick = {unit_id for unit_id, health in kubelet.devices(GPU_MEM).items() if health == "Unhealthy"}
         assert sick == {"GPU-a:1024:0", "GPU-a:1024:1"}
 
-    play(scene, plugin(nvml, memory=GIBS))
 
-
-def test_a_mig_gpu_stops_the_plugin_with_the_reason(play, plugin):
+async def test_a_mig_gpu_stops_the_plugin_with_the_reason(kubelet, plugin):
     """--fail-on-init-error, the default: the reason is the last word."""
-
-    async def scene(kubelet: FakeKubelet) -> None:
-        async with plugin(FakeNvml(Gpu("GPU-a", mig=[Mig("MIG-1")])), memory=GIBS) as task:
-            with pytest.raises(CannotOffer, match="sharing by memory: MIG is on for GPU 0"):
-                await task
-
-    play(scene)
+    async with plugin(FakeNvml(Gpu("GPU-a", mig=[Mig("MIG-1")])), memory=GIBS) as task:
+        with pytest.raises(CannotOffer, match="sharing by memory: MIG is on for GPU 0"):
+            await task
 
 
 # The file.

@@ -15,7 +15,6 @@ import pytest
 from gpunode.deviceplugin import metrics as pages
 from gpunode.deviceplugin.metrics import CannotListen, Metrics, render, serving
 
-from .kubelet import FakeKubelet
 from .nvml import FakeNvml, Gpu
 
 
@@ -47,38 +46,35 @@ async def until_ready(port: int) -> None:
         await asyncio.sleep(0.01)
 
 
-def test_metrics_tell_devices_registration_allocations_and_xids(play, plugin):
+async def test_metrics_tell_devices_registration_allocations_and_xids(kubelet, plugin):
     """Prometheus finds the present state and what has happened."""
     port = free_port()
 
-    async def scene(kubelet: FakeKubelet) -> None:
-        gpu = Gpu("GPU-a")
-        async with plugin(FakeNvml(gpu, Gpu("GPU-b", minor=1)), metrics_address=f"127.0.0.1:{port}"):
-            await kubelet.until(lambda: kubelet.devices() and gpu.sets)
-            await until_ready(port)
-            await kubelet.allocate("GPU-b")
-            with pytest.raises(Exception, match="unknown device"):
-                await kubelet.allocate("GPU-x")
-            gpu.raise_xid(79)
-            await kubelet.until(lambda: kubelet.devices()["GPU-a"] == "Unhealthy")
-            status, body = await get(port, "/metrics")
-        assert status == 200
-        for line in (
-            'devices{resource="nvidia.com/gpu",health="Healthy"} 1',
-            'devices{resource="nvidia.com/gpu",health="Unhealthy"} 1',
-            'registered{resource="nvidia.com/gpu"} 1',
-            'registrations_total{resource="nvidia.com/gpu"} 1',
-            'allocations_total{resource="nvidia.com/gpu"} 1',
-            'allocations_refused_total{resource="nvidia.com/gpu"} 1',
-            'xids_total{gpu="GPU-a",xid="79"} 1',
-            'allocate_seconds_bucket{le="+Inf",resource="nvidia.com/gpu"} 1',
-        ):
-            assert f"gpunode_device_plugin_{line}\n" in body
-
-    play(scene)
+    gpu = Gpu("GPU-a")
+    async with plugin(FakeNvml(gpu, Gpu("GPU-b", minor=1)), metrics_address=f"127.0.0.1:{port}"):
+        await kubelet.until(lambda: kubelet.devices() and gpu.sets)
+        await until_ready(port)
+        await kubelet.allocate("GPU-b")
+        with pytest.raises(Exception, match="unknown device"):
+            await kubelet.allocate("GPU-x")
+        gpu.raise_xid(79)
+        await kubelet.until(lambda: kubelet.devices()["GPU-a"] == "Unhealthy")
+        status, body = await get(port, "/metrics")
+    assert status == 200
+    for line in (
+        'devices{resource="nvidia.com/gpu",health="Healthy"} 1',
+        'devices{resource="nvidia.com/gpu",health="Unhealthy"} 1',
+        'registered{resource="nvidia.com/gpu"} 1',
+        'registrations_total{resource="nvidia.com/gpu"} 1',
+        'allocations_total{resource="nvidia.com/gpu"} 1',
+        'allocations_refused_total{resource="nvidia.com/gpu"} 1',
+        'xids_total{gpu="GPU-a",xid="79"} 1',
+        'allocate_seconds_bucket{le="+Inf",resource="nvidia.com/gpu"} 1',
+    ):
+        assert f"gpunode_device_plugin_{line}\n" in body
 
 
-def test_metrics_tell_of_a_gpu_of_which_nothing_is_offered(play, plugin):
+async def test_metrics_tell_of_a_gpu_of_which_nothing_is_offered(kubelet, plugin):
     """It is among no devices, and not Unhealthy."""
     port = free_port()
     why = "MIG is on, but the plugin sees no MIG device there"
@@ -86,42 +82,37 @@ def test_metrics_tell_of_a_gpu_of_which_nothing_is_offered(play, plugin):
     gpu = Gpu("GPU-b", minor=1, mig=[])
     nvml = FakeNvml(Gpu("GPU-a"), gpu)
 
-    async def scene(kubelet: FakeKubelet) -> None:
+    async with plugin(nvml, mig_strategy="mixed", metrics_address=f"127.0.0.1:{port}"):
         await kubelet.until(kubelet.devices)
         assert line in (await get(port, "/metrics"))[1]
         gpu.mig = None
         await kubelet.until(lambda: "GPU-b" in kubelet.devices())
         assert "left_out" not in (await get(port, "/metrics"))[1]
 
-    play(scene, plugin(nvml, mig_strategy="mixed", metrics_address=f"127.0.0.1:{port}"))
 
-
-def test_readyz_says_what_is_missing(play, plugin, caplog):
+async def test_readyz_says_what_is_missing(kubelet, plugin, caplog):
     """Alive is not ready: without a registration /readyz is 503 with the reason, /healthz 200."""
     port = free_port()
     caplog.set_level("INFO", "gpunode.deviceplugin")
 
-    async def scene(kubelet: FakeKubelet) -> None:
-        await kubelet.stop()
-        async with plugin(FakeNvml(Gpu("GPU-a")), metrics_address=f"127.0.0.1:{port}"):
-            while (await get(port, "/readyz")) != (503, "not registered with the kubelet: nvidia.com/gpu\n"):
-                await asyncio.sleep(0.01)
-            assert "not ready: not registered with the kubelet: nvidia.com/gpu\n" in caplog.text
-            assert caplog.text.count("not ready: not registered") == 1, "not at every question"
-            assert (await get(port, "/healthz")) == (200, "ok\n")
-            assert (await get(port, "/nothing"))[0] == 404
-            await kubelet.start()
-            await kubelet.until(kubelet.devices)
-            await until_ready(port)
-
-    play(scene)
+    await kubelet.stop()
+    async with plugin(FakeNvml(Gpu("GPU-a")), metrics_address=f"127.0.0.1:{port}"):
+        while (await get(port, "/readyz")) != (503, "not registered with the kubelet: nvidia.com/gpu\n"):
+            await asyncio.sleep(0.01)
+        assert "not ready: not registered with the kubelet: nvidia.com/gpu\n" in caplog.text
+        assert caplog.text.count("not ready: not registered") == 1, "not at every question"
+        assert (await get(port, "/healthz")) == (200, "ok\n")
+        assert (await get(port, "/nothing"))[0] == 404
+        await kubelet.start()
+        await kubelet.until(kubelet.devices)
+        await until_ready(port)
 
 
-def test_readyz_names_the_other_plugin_that_has_taken_over(play, plugin):
+async def test_readyz_names_the_other_plugin_that_has_taken_over(kubelet, plugin):
     """`gpunode verify` has its words from there; it is ready again when the other has gone."""
     port, name = free_port(), "nvidia.com/gpu"
 
-    async def scene(kubelet: FakeKubelet) -> None:
+    async with plugin(FakeNvml(Gpu("GPU-old")), metrics_address=f"127.0.0.1:{port}"):
         await kubelet.until(lambda: "GPU-old" in kubelet.devices())
         async with plugin(FakeNvml(Gpu("GPU-new"))):
             reason = (
@@ -131,37 +122,31 @@ def test_readyz_names_the_other_plugin_that_has_taken_over(play, plugin):
                 await asyncio.sleep(0.01)
         await until_ready(port)
 
-    play(scene, plugin(FakeNvml(Gpu("GPU-old")), metrics_address=f"127.0.0.1:{port}"))
 
-
-def test_readyz_says_why_nvml_cannot_be_used(play, plugin):
+async def test_readyz_says_why_nvml_cannot_be_used(kubelet, plugin):
     """A node that waits for its driver is alive, but not ready."""
     port = free_port()
     nvml = FakeNvml(init_error=pynvml.NVML_ERROR_DRIVER_NOT_LOADED)
 
-    async def scene(kubelet: FakeKubelet) -> None:
+    async with plugin(nvml, fail_on_init_error=False, metrics_address=f":{port}"):
         while "Driver Not Loaded" not in (await get(port, "/readyz"))[1]:
             await asyncio.sleep(0.01)
         assert (await get(port, "/healthz"))[0] == 200
 
-    play(scene, plugin(nvml, fail_on_init_error=False, metrics_address=f":{port}"))
 
-
-def test_readyz_says_which_device_has_no_cdi_name(play, plugin, tmp_path):
+async def test_readyz_says_which_device_has_no_cdi_name(kubelet, plugin, tmp_path):
     """Registered, but nothing can be given out as the configuration asks."""
     port = free_port()
     settings = {"device_list_strategy": ("cdi-cri",), "cdi_directory": str(tmp_path)}
 
-    async def scene(kubelet: FakeKubelet) -> None:
+    async with plugin(FakeNvml(Gpu("GPU-a")), metrics_address=f"127.0.0.1:{port}", **settings):
         await kubelet.until(lambda: kubelet.devices() == {"GPU-a": "Unhealthy"})
         why = f"no CDI specification of kind nvidia.com/gpu in {tmp_path}"
         while why not in (await get(port, "/readyz"))[1]:
             await asyncio.sleep(0.01)
 
-    play(scene, plugin(FakeNvml(Gpu("GPU-a")), metrics_address=f"127.0.0.1:{port}", **settings))
 
-
-def test_readyz_is_ok_while_some_device_can_be_given(play, plugin, tmp_path):
+async def test_readyz_is_ok_while_some_device_can_be_given(kubelet, plugin, tmp_path):
     """One MIG device that has no CDI name yet is no reason to call the plugin down."""
     port = free_port()
     (tmp_path / "nvidia.yaml").write_text(
@@ -171,78 +156,61 @@ def test_readyz_is_ok_while_some_device_can_be_given(play, plugin, tmp_path):
     nvml = FakeNvml(Gpu("GPU-a"), Gpu("GPU-b", minor=1))
     settings = {"device_list_strategy": ("cdi-cri",), "cdi_directory": str(tmp_path)}
 
-    async def scene(kubelet: FakeKubelet) -> None:
+    async with plugin(nvml, probe_address=f"127.0.0.1:{port}", **settings):
         await kubelet.until(lambda: kubelet.devices() == {"GPU-a": "Healthy", "GPU-b": "Unhealthy"})
         await until_ready(port)
 
-    play(scene, plugin(nvml, probe_address=f"127.0.0.1:{port}", **settings))
 
-
-def test_a_plugin_that_the_kubelet_has_not_asked_for_its_devices_is_not_ready(play, plugin):
+async def test_a_plugin_that_the_kubelet_has_not_asked_for_its_devices_is_not_ready(kubelet, plugin):
     """Registered is not enough: a pod that came now would be refused."""
     port = free_port()
 
-    async def scene(kubelet: FakeKubelet) -> None:
-        kubelet.deaf = True
-        async with plugin(FakeNvml(Gpu("GPU-a")), probe_address=f"127.0.0.1:{port}"):
-            await kubelet.until(lambda: kubelet.plugins)
-            for _ in range(20):
-                assert (await get(port, "/readyz"))[0] == 503
-            kubelet.deaf = False
-            await kubelet.restart()
-            await kubelet.until(kubelet.devices)
-            await until_ready(port)
-
-    play(scene)
+    kubelet.deaf = True
+    async with plugin(FakeNvml(Gpu("GPU-a")), probe_address=f"127.0.0.1:{port}"):
+        await kubelet.until(lambda: kubelet.plugins)
+        for _ in range(20):
+            assert (await get(port, "/readyz"))[0] == 503
+        kubelet.deaf = False
+        await kubelet.restart()
+        await kubelet.until(kubelet.devices)
+        await until_ready(port)
 
 
-def test_a_node_without_gpus_is_ready(play, plugin):
+async def test_a_node_without_gpus_is_ready(kubelet, plugin):
     """It has nothing to offer and nothing to wait for."""
     port = free_port()
 
-    async def scene(kubelet: FakeKubelet) -> None:
+    async with plugin(FakeNvml(), probe_address=f"127.0.0.1:{port}"):
         await until_ready(port)
         assert not kubelet.requests
 
-    play(scene, plugin(FakeNvml(), probe_address=f"127.0.0.1:{port}"))
 
-
-def test_the_address_for_probes_has_no_metrics(play, plugin):
+async def test_the_address_for_probes_has_no_metrics(kubelet, plugin):
     """Who did not ask for metrics serves none."""
     port = free_port()
 
-    async def scene(kubelet: FakeKubelet) -> None:
+    async with plugin(FakeNvml(Gpu("GPU-a")), probe_address=f"127.0.0.1:{port}"):
         await kubelet.until(kubelet.devices)
         assert (await get(port, "/healthz"))[0] == 200
         assert (await get(port, "/metrics")) == (404, "/gpus, /healthz and /readyz are here\n")
 
-    play(scene, plugin(FakeNvml(Gpu("GPU-a")), probe_address=f"127.0.0.1:{port}"))
 
-
-def test_a_port_in_use_ends_the_plugin_with_the_reason(play, plugin):
+async def test_a_port_in_use_ends_the_plugin_with_the_reason(kubelet, plugin):
     """Better than metrics that are silently missing."""
-
-    async def scene(kubelet: FakeKubelet) -> None:
-        with socket.socket() as other:
-            other.bind(("127.0.0.1", 0))
-            other.listen()
-            address = f"127.0.0.1:{other.getsockname()[1]}"
-            async with plugin(FakeNvml(Gpu("GPU-a")), metrics_address=address) as task:
-                with pytest.raises(CannotListen, match=f"{address}: .*address already in use"):
-                    await task
-
-    play(scene)
-
-
-def test_an_address_of_another_machine_is_named(play, plugin):
-    """With what is wrong with it."""
-
-    async def scene(kubelet: FakeKubelet) -> None:
-        async with plugin(FakeNvml(Gpu("GPU-a")), probe_address="192.0.2.1:9401") as task:
-            with pytest.raises(CannotListen, match=r"on 192\.0\.2\.1:9401: .*annot assign"):
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        address = f"127.0.0.1:{other.getsockname()[1]}"
+        async with plugin(FakeNvml(Gpu("GPU-a")), metrics_address=address) as task:
+            with pytest.raises(CannotListen, match=f"{address}: .*address already in use"):
                 await task
 
-    play(scene)
+
+async def test_an_address_of_another_machine_is_named(kubelet, plugin):
+    """With what is wrong with it."""
+    async with plugin(FakeNvml(Gpu("GPU-a")), probe_address="192.0.2.1:9401") as task:
+        with pytest.raises(CannotListen, match=r"on 192\.0\.2\.1:9401: .*annot assign"):
+            await task
 
 
 def test_how_long_allocations_took_is_a_histogram():
@@ -287,46 +255,40 @@ async def ended(talks):
         writer.close()
 
 
-def test_a_crowd_that_asks_nothing_keeps_nobody_out(monkeypatch):
+async def test_a_crowd_that_asks_nothing_keeps_nobody_out(monkeypatch):
     """Any pod may connect; the oldest connections make room, at once, for who has a question."""
     monkeypatch.setattr(pages, "DEADLINE", 3600.0)
     port = free_port()
 
-    async def scene():
-        async with serving(f"127.0.0.1:{port}", lambda: None):
-            talks = [await asyncio.open_connection("127.0.0.1", port) for _ in range(pages.CONNECTIONS + 20)]
-            for _, writer in talks:
-                writer.write(b"GET /healthz HTTP/1.1\r\n")
-            assert await get(port, "/healthz") == (200, "ok\n")
-            await ended(talks[:20])
-            for reader, writer in talks[21:]:  # one has made room for the question
-                writer.write(b"\r\n")
-                assert (await reader.read()).startswith(b"HTTP/1.1 200 OK")
-                writer.close()
-            await ended(talks[20:21])
-
-    asyncio.run(scene())
+    async with serving(f"127.0.0.1:{port}", lambda: None):
+        talks = [await asyncio.open_connection("127.0.0.1", port) for _ in range(pages.CONNECTIONS + 20)]
+        for _, writer in talks:
+            writer.write(b"GET /healthz HTTP/1.1\r\n")
+        assert await get(port, "/healthz") == (200, "ok\n")
+        await ended(talks[:20])
+        for reader, writer in talks[21:]:  # one has made room for the question
+            writer.write(b"\r\n")
+            assert (await reader.read()).startswith(b"HTTP/1.1 200 OK")
+            writer.close()
+        await ended(talks[20:21])
 
 
-def test_a_request_that_does_not_end_is_ended(monkeypatch):
+async def test_a_request_that_does_not_end_is_ended(monkeypatch):
     """After its time, or when it is longer than any request needs to be."""
     monkeypatch.setattr(pages, "DEADLINE", 0.1)
     port = free_port()
 
-    async def scene():
-        async with serving(f"127.0.0.1:{port}", lambda: None):
-            talks = [await asyncio.open_connection("127.0.0.1", port) for _ in range(2)]
-            talks[0][1].write(b"GET /healthz HTTP/1.1\r\n")
-            await ended(talks)
-            monkeypatch.setattr(pages, "DEADLINE", 3600.0)
-            long = await asyncio.open_connection("127.0.0.1", port)
-            long[1].write(b"GET /healthz HTTP/1.1\r\nCookie: " + b"a" * 3 * pages.REQUEST)
-            await ended([long])
-
-    asyncio.run(scene())
+    async with serving(f"127.0.0.1:{port}", lambda: None):
+        talks = [await asyncio.open_connection("127.0.0.1", port) for _ in range(2)]
+        talks[0][1].write(b"GET /healthz HTTP/1.1\r\n")
+        await ended(talks)
+        monkeypatch.setattr(pages, "DEADLINE", 3600.0)
+        long = await asyncio.open_connection("127.0.0.1", port)
+        long[1].write(b"GET /healthz HTTP/1.1\r\nCookie: " + b"a" * 3 * pages.REQUEST)
+        await ended([long])
 
 
-def test_who_does_not_take_the_answer_is_cut_off(monkeypatch):
+async def test_who_does_not_take_the_answer_is_cut_off(monkeypatch):
     """The page is not kept for ever for who has asked for it and does not read."""
     monkeypatch.setattr(pages, "DEADLINE", 0.2)
     port = free_port()
@@ -334,17 +296,14 @@ def test_who_does_not_take_the_answer_is_cut_off(monkeypatch):
     async def page() -> str:
         return "a" * 30_000_000
 
-    async def scene():
-        async with serving(f"127.0.0.1:{port}", lambda: None, {"/metrics": page}):
-            with socket.socket() as deaf:
-                deaf.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-                deaf.connect(("127.0.0.1", port))
-                deaf.sendall(b"GET /metrics HTTP/1.1\r\n\r\n")
-                gone = select.poll()
-                gone.register(deaf, select.POLLERR | select.POLLHUP)
-                while not gone.poll(0):
-                    await asyncio.sleep(0.01)
-            monkeypatch.setattr(pages, "DEADLINE", 3600.0)
-            assert len((await get(port, "/metrics"))[1]) == 30_000_000  # who reads gets all of it
-
-    asyncio.run(scene())
+    async with serving(f"127.0.0.1:{port}", lambda: None, {"/metrics": page}):
+        with socket.socket() as deaf:
+            deaf.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            deaf.connect(("127.0.0.1", port))
+            deaf.sendall(b"GET /metrics HTTP/1.1\r\n\r\n")
+            gone = select.poll()
+            gone.register(deaf, select.POLLERR | select.POLLHUP)
+            while not gone.poll(0):
+                await asyncio.sleep(0.01)
+        monkeypatch.setattr(pages, "DEADLINE", 3600.0)
+        assert len((await get(port, "/metrics"))[1]) == 30_000_000  # who reads gets all of it

@@ -159,7 +159,9 @@ def test_a_report_comes_out_as_it_went_in():
             decode(line)
 
 
-def test_shares_are_offered_while_their_daemon_serves_with_their_limits(play, plugin, sockets, monkeypatch):
+async def test_shares_are_offered_while_their_daemon_serves_with_their_limits(
+    kubelet, plugin, sockets, monkeypatch
+):
     """Unhealthy from the first list on, with the reason in a refused allocation; Healthy and back with the daemon."""
     monkeypatch.setattr("gpunode.deviceplugin.mps.report.RETRY", 0.05)
     report_server = ReportServer()
@@ -177,7 +179,7 @@ def test_shares_are_offered_while_their_daemon_serves_with_their_limits(play, pl
     nvml = FakeNvml(Gpu("GPU-a"))
     settings = {"shares": (share(2),), "mps_root": str(sockets), "fail_requests_greater_than_one": True}
 
-    async def scene(kubelet: FakeKubelet) -> None:
+    async with plugin(nvml, **settings):
         await kubelet.until(kubelet.devices)
         assert kubelet.plugins[GPU].lists == [sick]  # not for a moment Healthy
         assert ABSENT.words in await refusal(kubelet)
@@ -199,52 +201,43 @@ def test_shares_are_offered_while_their_daemon_serves_with_their_limits(play, pl
         await kubelet.until(lambda: kubelet.devices() == sick)
         assert ABSENT.words in await refusal(kubelet)
 
-    play(scene, plugin(nvml, **settings))
 
-
-def test_other_limits_than_the_configurations_are_not_offered(sockets, tmp_path):
+async def test_other_limits_than_the_configurations_are_not_offered(sockets, tmp_path):
     """A daemon that has not yet followed a change."""
     from gpunode.deviceplugin.state import NodeState
 
     offered = offers([device(0)], "none", [share(2)])
 
-    async def scene() -> None:
-        state = NodeState()
-        follower = Follower(status_path(str(sockets)), state)
-        state.offer(offered)
-        report_server = ReportServer()
-        report_server.publish({"GPU-a": DaemonState(ClientLimits(4096, 25), None)})
-        async with report_server.open(status_path(str(sockets))):
-            change = state.changed()
-            following = asyncio.create_task(follower.run())
-            try:
-                while "other limits" not in str(state.unhealthy.get("GPU-a", "")):
-                    await asyncio.wait_for(change.wait(), 60)
-                    change = state.changed()
-            finally:
-                following.cancel()
-                await asyncio.gather(following, return_exceptions=True)
-
-    asyncio.run(scene())
+    state = NodeState()
+    follower = Follower(status_path(str(sockets)), state)
+    state.offer(offered)
+    report_server = ReportServer()
+    report_server.publish({"GPU-a": DaemonState(ClientLimits(4096, 25), None)})
+    async with report_server.open(status_path(str(sockets))):
+        change = state.changed()
+        following = asyncio.create_task(follower.run())
+        try:
+            while "other limits" not in str(state.unhealthy.get("GPU-a", "")):
+                await asyncio.wait_for(change.wait(), 60)
+                change = state.changed()
+        finally:
+            following.cancel()
+            await asyncio.gather(following, return_exceptions=True)
 
 
-def test_the_socket_is_gone_with_the_bulletin_and_an_old_one_is_no_hindrance(sockets: Path):
+async def test_the_socket_is_gone_with_the_bulletin_and_an_old_one_is_no_hindrance(sockets: Path):
     """A killed process leaves its socket."""
-
-    async def scene() -> None:
-        path = status_path(str(sockets))
-        for _ in range(2):
-            async with ReportServer().open(path):
-                reader, writer = await asyncio.open_unix_connection(path)
-                assert decode(await reader.readline()) == {}
-                writer.close()
-        assert not path.exists()
-
-    asyncio.run(scene())
+    path = status_path(str(sockets))
+    for _ in range(2):
+        async with ReportServer().open(path):
+            reader, writer = await asyncio.open_unix_connection(path)
+            assert decode(await reader.readline()) == {}
+            writer.close()
+    assert not path.exists()
 
 
 @pytest.mark.parametrize(("later", "restored"), [(3, 2), (0, 0)], ids=["", "but its owner's mode stays"])
-def test_a_gpu_that_a_killed_process_left_exclusive_is_restored_where_it_is_not_shared_any_more(
+async def test_a_gpu_that_a_killed_process_left_exclusive_is_restored_where_it_is_not_shared_any_more(
     tmp_path, later, restored
 ):
     """The configuration has changed by the time the container starts again. A GPU that is gone needs nothing."""
@@ -258,13 +251,10 @@ def test_a_gpu_that_a_killed_process_left_exclusive_is_restored_where_it_is_not_
     mode_path(str(tmp_path), "GPU-gone").write_text("0\n")
     supervisor = Supervisor(taken, str(tmp_path), modes, ReportServer())
 
-    async def scene() -> None:
-        await modes.exclusive("GPU-a")
-        assert gpu.mode == pynvml.NVML_COMPUTEMODE_EXCLUSIVE_PROCESS
-        gpu.mode = later
-        async with running(supervisor.run(Config())):
-            while modes.unrestored():
-                await asyncio.sleep(0.01)
-        assert gpu.mode == restored
-
-    asyncio.run(asyncio.wait_for(scene(), 60))
+    await modes.exclusive("GPU-a")
+    assert gpu.mode == pynvml.NVML_COMPUTEMODE_EXCLUSIVE_PROCESS
+    gpu.mode = later
+    async with running(supervisor.run(Config())):
+        while modes.unrestored():
+            await asyncio.sleep(0.01)
+    assert gpu.mode == restored

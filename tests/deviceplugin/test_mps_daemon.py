@@ -11,7 +11,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
@@ -99,16 +99,12 @@ class Scene:
         return process.pid
 
 
-def play(root: Path, scene: Callable[[Scene], Awaitable[None]], modes: Any = None) -> Scene:
-    """Play a scene with a daemon that was cancelled at its end."""
-
-    async def whole() -> Scene:
-        stage = Scene(root, modes or Modes())
-        async with running(stage.daemon.run()):
-            await scene(stage)
-        return stage
-
-    return asyncio.run(whole())
+@contextlib.asynccontextmanager
+async def playing(root: Path, modes: Any = None) -> AsyncIterator[Scene]:
+    """A scene with a daemon, which is cancelled at its end."""
+    stage = Scene(root, modes or Modes())
+    async with running(stage.daemon.run()):
+        yield stage
 
 
 async def ask(root: Path, *commands: str, gpu: str = GPU) -> str:
@@ -127,26 +123,22 @@ async def ask(root: Path, *commands: str, gpu: str = GPU) -> str:
     return run.stdout.strip() if run.returncode == 0 else f"status {run.returncode}: {run.stderr.strip()}"
 
 
-def test_a_daemon_is_ready_once_it_has_its_limits(program, sockets):
+async def test_a_daemon_is_ready_once_it_has_its_limits(program, sockets):
     """Asked of the daemon itself; the GPU is exclusive before, and back as it was after the daemon's end."""
-
-    async def scene(stage: Scene) -> None:
+    async with playing(sockets) as stage:
         await stage.until(lambda: stage.said == [None])
         assert stage.modes.asked == [f"exclusive {GPU}"]
         answers = await ask(
             sockets, "get_default_active_thread_percentage", "get_default_device_pinned_mem_limit 0"
         )
         assert answers.split() == ["33.0", "5G"]
-
-    stage = play(sockets, scene)
     assert stage.modes.asked == [f"exclusive {GPU}", f"restore {GPU}"]
-    assert asyncio.run(ask(sockets, "get_server_list")) == "status 1: Cannot find MPS control daemon process"
+    assert await ask(sockets, "get_server_list") == "status 1: Cannot find MPS control daemon process"
 
 
-def test_a_killed_daemon_is_reported_and_replaced_by_one_with_the_same_limits(program, sockets):
+async def test_a_killed_daemon_is_reported_and_replaced_by_one_with_the_same_limits(program, sockets):
     """Pipes that the dead one left are no hindrance."""
-
-    async def scene(stage: Scene) -> None:
+    async with playing(sockets) as stage:
         await stage.until(lambda: stage.said)
         os.kill(stage.pid(), signal.SIGKILL)
         await stage.until(lambda: len(stage.said) > 1 and stage.said[-1] is None)
@@ -154,27 +146,22 @@ def test_a_killed_daemon_is_reported_and_replaced_by_one_with_the_same_limits(pr
         assert stage.said[1] in ("it has ended by signal 9", silence), "whichever is noticed first"
         assert await ask(sockets, "get_default_active_thread_percentage") == "33.0"
 
-    play(sockets, scene)
 
-
-def test_a_daemon_that_has_lost_its_limits_is_replaced(program, sockets):
+async def test_a_daemon_that_has_lost_its_limits_is_replaced(program, sockets):
     """A user set another one by hand: clients would get more than their share."""
-
-    async def scene(stage: Scene) -> None:
+    async with playing(sockets) as stage:
         await stage.until(lambda: stage.said)
         await ask(sockets, "set_default_active_thread_percentage 77")
         await stage.until(lambda: len(stage.said) == 3)
         assert stage.said == [None, "its thread percentage is '77.0' instead of 33", None]
         assert await ask(sockets, "get_default_active_thread_percentage") == "33.0"
 
-    play(sockets, scene)
 
-
-def test_a_daemon_that_does_not_answer_is_replaced(program, sockets, monkeypatch):
+async def test_a_daemon_that_does_not_answer_is_replaced(program, sockets, monkeypatch):
     """It is there, but hangs."""
     patience = daemons.ANSWER
 
-    async def scene(stage: Scene) -> None:
+    async with playing(sockets) as stage:
         await stage.until(lambda: stage.said == [None])
         monkeypatch.setattr(daemons, "ANSWER", 3.0)
         os.kill(stage.pid(), signal.SIGSTOP)
@@ -183,41 +170,35 @@ def test_a_daemon_that_does_not_answer_is_replaced(program, sockets, monkeypatch
         await stage.until(lambda: stage.said[-1] is None)
         assert stage.said[1] == "it does not answer 'get_default_active_thread_percentage' within 3 s"
 
-    play(sockets, scene)
 
-
-def test_a_daemon_that_is_ended_just_as_it_answers_ends(sockets, monkeypatch):
+async def test_a_daemon_that_is_ended_just_as_it_answers_ends(sockets, monkeypatch):
     """The question's process has gone and cannot be killed, its answer is not read yet: the cancellation stays one."""
+    asking, gone = asyncio.Event(), asyncio.Event()
 
-    async def scene() -> None:
-        asking, gone = asyncio.Event(), asyncio.Event()
+    class Question:
+        returncode = 0
 
-        class Question:
-            returncode = 0
+        async def communicate(self, words: bytes) -> tuple[bytes, None]:
+            asking.set()
+            await gone.wait()
+            return b"33.0\n", None
 
-            async def communicate(self, words: bytes) -> tuple[bytes, None]:
-                asking.set()
-                await gone.wait()
-                return b"33.0\n", None
+        def kill(self) -> None:
+            gone.set()
+            raise ProcessLookupError
 
-            def kill(self) -> None:
-                gone.set()
-                raise ProcessLookupError
+    async def start(*words: str, **settings: Any) -> Question:
+        return Question()
 
-        async def start(*words: str, **settings: Any) -> Question:
-            return Question()
-
-        monkeypatch.setattr(asyncio, "create_subprocess_exec", start)
-        question = asyncio.create_task(Scene(sockets, Modes()).daemon.ask("get_server_list"))
-        await asking.wait()
-        question.cancel()
-        await asyncio.wait((question,))
-        assert question.cancelled()
-
-    asyncio.run(scene())
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", start)
+    question = asyncio.create_task(Scene(sockets, Modes()).daemon.ask("get_server_list"))
+    await asking.wait()
+    question.cancel()
+    await asyncio.wait((question,))
+    assert question.cancelled()
 
 
-def test_a_second_daemon_for_a_gpu_says_why_it_does_not_start(program, sockets):
+async def test_a_second_daemon_for_a_gpu_says_why_it_does_not_start(program, sockets):
     """Another process has one there."""
     pipe = pipe_path(str(sockets), GPU)
     pipe.mkdir(parents=True)
@@ -229,29 +210,23 @@ def test_a_second_daemon_for_a_gpu_says_why_it_does_not_start(program, sockets):
     )
     try:
         assert "Starting control daemon" in other.stdout.readline()
-
-        async def scene(stage: Scene) -> None:
+        async with playing(sockets) as stage:
             await stage.until(lambda: stage.said)
-            assert (
-                stage.said[0] == "it has ended with status 1: An instance of this daemon is already running"
-            )
-
-        play(sockets, scene)
+        why = "it has ended with status 1: An instance of this daemon is already running"
+        assert stage.said[0] == why
         assert other.poll() is None
     finally:
         other.kill()
         other.communicate()
 
 
-def test_a_container_without_the_program_says_what_is_missing(sockets, monkeypatch, tmp_path):
+async def test_a_container_without_the_program_says_what_is_missing(sockets, monkeypatch, tmp_path):
     """The driver's package with it is not on the host."""
     monkeypatch.setenv("PATH", str(tmp_path))
 
-    async def scene(stage: Scene) -> None:
+    async with playing(sockets) as stage:
         await stage.until(lambda: stage.said)
         assert stage.said[0].startswith(f"no {PROGRAM} in the container of the control daemons: install the")
-
-    play(sockets, scene)
 
 
 # Compute modes.
@@ -262,71 +237,58 @@ def modes(root: Path, gpu: Gpu) -> ComputeModes:
     return ComputeModes(handles(gpu), str(root), root / FILE_NAME)
 
 
-def test_the_compute_mode_is_put_back_by_a_later_life_too(tmp_path):
+async def test_the_compute_mode_is_put_back_by_a_later_life_too(tmp_path):
     """The process that set it was killed; the next finds it set, and still knows what was before."""
     gpu = Gpu(GPU, mode=2)
 
-    async def scene() -> None:
-        await modes(tmp_path, gpu).exclusive(GPU)
-        assert gpu.mode == EXCLUSIVE
-        await modes(tmp_path, gpu).exclusive(GPU)
-        await modes(tmp_path, gpu).restore(GPU)
-        assert gpu.mode == 2
-        await modes(tmp_path, gpu).restore(GPU)
-        assert gpu.mode == 2
-
-    asyncio.run(scene())
+    await modes(tmp_path, gpu).exclusive(GPU)
+    assert gpu.mode == EXCLUSIVE
+    await modes(tmp_path, gpu).exclusive(GPU)
+    await modes(tmp_path, gpu).restore(GPU)
+    assert gpu.mode == 2
+    await modes(tmp_path, gpu).restore(GPU)
+    assert gpu.mode == 2
 
 
-def test_a_mode_that_was_exclusive_before_stays_so(tmp_path):
+async def test_a_mode_that_was_exclusive_before_stays_so(tmp_path):
     """Its owner wants it."""
     gpu = Gpu(GPU, mode=EXCLUSIVE)
 
-    async def scene() -> None:
-        await modes(tmp_path, gpu).exclusive(GPU)
-        await modes(tmp_path, gpu).restore(GPU)
-        assert gpu.mode == EXCLUSIVE
-
-    asyncio.run(scene())
+    await modes(tmp_path, gpu).exclusive(GPU)
+    await modes(tmp_path, gpu).restore(GPU)
+    assert gpu.mode == EXCLUSIVE
 
 
-def test_gpus_without_compute_modes_are_shared_all_the_same(tmp_path, caplog):
+async def test_gpus_without_compute_modes_are_shared_all_the_same(tmp_path, caplog):
     """Virtual ones; the log says what that means."""
-
-    async def scene() -> None:
-        await modes(tmp_path, Gpu(GPU, mode=None)).exclusive(GPU)
-        await modes(tmp_path, Gpu(GPU, mode=None)).restore(GPU)
-
-    asyncio.run(scene())
+    await modes(tmp_path, Gpu(GPU, mode=None)).exclusive(GPU)
+    await modes(tmp_path, Gpu(GPU, mode=None)).restore(GPU)
     assert "processes can bypass MPS" in caplog.text
 
 
-def test_a_gpu_that_is_lost_is_reported(tmp_path):
+async def test_a_gpu_that_is_lost_is_reported(tmp_path):
     """NVML's words, as everywhere."""
     with pytest.raises(ModeError, match="the compute mode cannot be set: NVML: GPU is lost"):
-        asyncio.run(modes(tmp_path, Gpu(GPU, error=15)).exclusive(GPU))
+        await modes(tmp_path, Gpu(GPU, error=15)).exclusive(GPU)
 
 
 @pytest.mark.parametrize("version", [3, 2])
-def test_a_gpu_that_is_used_without_mps_is_left_as_it_is(tmp_path, version):
+async def test_a_gpu_that_is_used_without_mps_is_left_as_it_is(tmp_path, version):
     """Exclusive, it would let its user start no process more; one that is exclusive already lets MPS alone have it."""
     gpu = Gpu(GPU, mode=DEFAULT, pids=(os.getpid(), 2**22 + 1), lists=version)
     message = rf"process {os.getpid()} \(.+\) and 1 more use this GPU without MPS"
 
-    async def scene() -> None:
-        with pytest.raises(InUse, match=message):
-            await modes(tmp_path, gpu).exclusive(GPU)
-        assert gpu.mode == DEFAULT
-        gpu.mode = EXCLUSIVE
+    with pytest.raises(InUse, match=message):
         await modes(tmp_path, gpu).exclusive(GPU)
+    assert gpu.mode == DEFAULT
+    gpu.mode = EXCLUSIVE
+    await modes(tmp_path, gpu).exclusive(GPU)
 
-    asyncio.run(scene())
 
-
-def test_a_driver_that_does_not_list_processes_is_believed_to_have_none(tmp_path):
+async def test_a_driver_that_does_not_list_processes_is_believed_to_have_none(tmp_path):
     """Too old."""
     gpu = Gpu(GPU, pids=(1,), lists=1)
-    asyncio.run(modes(tmp_path, gpu).exclusive(GPU))
+    await modes(tmp_path, gpu).exclusive(GPU)
     assert gpu.mode == EXCLUSIVE
 
 
@@ -354,7 +316,7 @@ def test_a_server_of_mps_is_no_hindrance(tmp_path):
         ("words", False),
     ],
 )
-def test_a_gpu_that_a_pod_has_without_mps_is_left_as_it_is(sockets, unit, waits):
+async def test_a_gpu_that_a_pod_has_without_mps_is_left_as_it_is(sockets, unit, waits):
     """It may run nothing on it just now; the kubelet has written down that it has it."""
     gpu = Gpu(GPU)
     kubelet = FakeKubelet(sockets)
@@ -362,38 +324,35 @@ def test_a_gpu_that_a_pod_has_without_mps_is_left_as_it_is(sockets, unit, waits)
     kubelet.write_down()
     message = "container main of pod with UID 1-2-3 still uses this GPU without MPS"
 
-    async def scene() -> None:
-        with pytest.raises(InUse, match=message) if waits else contextlib.nullcontext():
-            await modes(sockets, gpu).exclusive(GPU)
-
-    asyncio.run(scene())
+    with pytest.raises(InUse, match=message) if waits else contextlib.nullcontext():
+        await modes(sockets, gpu).exclusive(GPU)
     assert gpu.mode == (DEFAULT if waits else EXCLUSIVE)
 
 
-def test_a_record_that_cannot_be_read_is_reported_and_no_hindrance(tmp_path, caplog):
+async def test_a_record_that_cannot_be_read_is_reported_and_no_hindrance(tmp_path, caplog):
     """Another version of it."""
     gpu = Gpu(GPU)
     (tmp_path / FILE_NAME).write_text("{}")
-    asyncio.run(modes(tmp_path, gpu).exclusive(GPU))
+    await modes(tmp_path, gpu).exclusive(GPU)
     assert gpu.mode == EXCLUSIVE
     assert "cannot read which containers have the GPU" in caplog.text
 
 
-def test_a_daemon_starts_as_soon_as_nobody_uses_its_gpu_without_mps(stand_in, sockets, monkeypatch, caplog):
+async def test_a_daemon_starts_as_soon_as_nobody_uses_its_gpu_without_mps(
+    stand_in, sockets, monkeypatch, caplog
+):
     """Until then that is the reason why it cannot be used, said once."""
     monkeypatch.setattr(daemons, "LOOK", 0.05)
     gpu = Gpu(GPU, pids=(os.getpid(),))
 
-    async def scene(stage: Scene) -> None:
-        await stage.until(lambda: stage.said)
-        assert stage.said[0].startswith(f"process {os.getpid()} (")
-        assert gpu.mode == DEFAULT
-        gpu.pids = ()
-        await stage.until(lambda: stage.said[-1] is None)
-        assert gpu.mode == EXCLUSIVE
-
     with caplog.at_level(logging.INFO, logger=daemons.__name__):
-        stage = play(sockets, scene, ComputeModes(handles(gpu), str(sockets), sockets / FILE_NAME))
+        async with playing(sockets, ComputeModes(handles(gpu), str(sockets), sockets / FILE_NAME)) as stage:
+            await stage.until(lambda: stage.said)
+            assert stage.said[0].startswith(f"process {os.getpid()} (")
+            assert gpu.mode == DEFAULT
+            gpu.pids = ()
+            await stage.until(lambda: stage.said[-1] is None)
+            assert gpu.mode == EXCLUSIVE
     assert len(stage.said) == 2
     assert len([record for record in caplog.records if record.getMessage().startswith("waiting: ")]) == 1
 
@@ -408,47 +367,46 @@ def sharing(*shares: tuple[str, int]) -> Config:
     return Config(shares=made, health_interval=0.05)
 
 
-def test_a_change_of_the_configuration_disturbs_only_the_gpus_it_is_about(stand_in, sockets):
+async def test_a_change_of_the_configuration_disturbs_only_the_gpus_it_is_about(stand_in, sockets):
     """GPU-a gets other limits, GPU-b goes on, GPU-c is shared no more."""
     nvml = FakeNvml(Gpu("GPU-a"), Gpu("GPU-b", minor=1), Gpu("GPU-c", minor=2))
     nvml.nvmlInit()
 
-    async def scene() -> None:
-        report_server = ReportServer()
-        taken = Handles(nvml)
-        supervisor = Supervisor(
-            taken, str(sockets), ComputeModes(taken, str(sockets), sockets / FILE_NAME), report_server
-        )
-        async with report_server.open(status_path(str(sockets))):
-            reader, writer = await asyncio.open_unix_connection(status_path(str(sockets)))
+    report_server = ReportServer()
+    taken = Handles(nvml)
+    supervisor = Supervisor(
+        taken, str(sockets), ComputeModes(taken, str(sockets), sockets / FILE_NAME), report_server
+    )
+    async with report_server.open(status_path(str(sockets))):
+        reader, writer = await asyncio.open_unix_connection(status_path(str(sockets)))
 
-            async def until_reported(**threads: int) -> None:
-                wanted = {name: (percent, None) for name, percent in threads.items()}
-                while True:
-                    line = json.loads(await asyncio.wait_for(reader.readline(), 60))
-                    if {gpu[4:]: (state["threads"], state["why"]) for gpu, state in line.items()} == wanted:
-                        return
+        async def until_reported(**threads: int) -> None:
+            wanted = {name: (percent, None) for name, percent in threads.items()}
+            while True:
+                line = json.loads(await asyncio.wait_for(reader.readline(), 60))
+                if {gpu[4:]: (state["threads"], state["why"]) for gpu, state in line.items()} == wanted:
+                    return
 
-            async def kept(config: Config, **threads: int) -> None:
-                async with running(supervisor.run(config)):
-                    await until_reported(**threads)
+        async def kept(config: Config, **threads: int) -> None:
+            async with running(supervisor.run(config)):
+                await until_reported(**threads)
 
-            try:
-                await kept(sharing(("GPU-a", 2), ("GPU-b", 4), ("GPU-c", 2)), a=50, b=25, c=50)
-                await ask(sockets, "set_default_device_pinned_mem_limit 7 7G", gpu="GPU-b")
-                await kept(sharing(("GPU-a", 5), ("GPU-b", 4)), a=20, b=25)
-                assert [gpu.mode for gpu in nvml.gpus] == [EXCLUSIVE, EXCLUSIVE, DEFAULT]
-                assert await ask(sockets, "get_default_device_pinned_mem_limit 7", gpu="GPU-b") == "7G"
-                assert await ask(sockets, "get_default_active_thread_percentage", gpu="GPU-a") == "20.0"
-            finally:
-                await supervisor.stop()
-                writer.close()
-        assert [gpu.mode for gpu in nvml.gpus] == [DEFAULT] * 3
-
-    asyncio.run(scene())
+        try:
+            await kept(sharing(("GPU-a", 2), ("GPU-b", 4), ("GPU-c", 2)), a=50, b=25, c=50)
+            await ask(sockets, "set_default_device_pinned_mem_limit 7 7G", gpu="GPU-b")
+            await kept(sharing(("GPU-a", 5), ("GPU-b", 4)), a=20, b=25)
+            assert [gpu.mode for gpu in nvml.gpus] == [EXCLUSIVE, EXCLUSIVE, DEFAULT]
+            assert await ask(sockets, "get_default_device_pinned_mem_limit 7", gpu="GPU-b") == "7G"
+            assert await ask(sockets, "get_default_active_thread_percentage", gpu="GPU-a") == "20.0"
+        finally:
+            await supervisor.stop()
+            writer.close()
+    assert [gpu.mode for gpu in nvml.gpus] == [DEFAULT] * 3
 
 
-def test_a_change_that_comes_while_a_daemon_ends_does_not_leave_it_behind(stand_in, sockets, monkeypatch):
+async def test_a_change_that_comes_while_a_daemon_ends_does_not_leave_it_behind(
+    stand_in, sockets, monkeypatch
+):
     """Nor its GPU exclusive: the end goes on, and who comes next waits for it."""
     nvml = FakeNvml(Gpu(GPU))
     nvml.nvmlInit()
@@ -465,66 +423,57 @@ def test_a_change_that_comes_while_a_daemon_ends_does_not_leave_it_behind(stand_
             if report and all(state.why is None for state in report.values()):
                 ready.set()
 
-    async def scene() -> None:
-        taken = Handles(nvml)
-        supervisor = Supervisor(
-            taken, str(sockets), ComputeModes(taken, str(sockets), sockets / FILE_NAME), Heard()
-        )
-
-        async def follow(config: Config, until: asyncio.Event) -> None:
-            async with running(supervisor.run(config)):
-                await asyncio.wait_for(until.wait(), 100)
-
-        await follow(sharing((GPU, 2)), ready)
-        await follow(Config(), quitting)
-        await supervisor.stop()
-        assert (await ask(sockets, "get_server_list")).startswith("status 1")
-        assert nvml.gpus[0].mode == DEFAULT
-
     monkeypatch.setattr(Daemon, "ask", noticed)
-    asyncio.run(scene())
+    taken = Handles(nvml)
+    supervisor = Supervisor(
+        taken, str(sockets), ComputeModes(taken, str(sockets), sockets / FILE_NAME), Heard()
+    )
+
+    async def follow(config: Config, until: asyncio.Event) -> None:
+        async with running(supervisor.run(config)):
+            await asyncio.wait_for(until.wait(), 100)
+
+    await follow(sharing((GPU, 2)), ready)
+    await follow(Config(), quitting)
+    await supervisor.stop()
+    assert (await ask(sockets, "get_server_list")).startswith("status 1")
+    assert nvml.gpus[0].mode == DEFAULT
 
 
-def test_a_lost_gpu_keeps_no_other_one_from_its_daemon(stand_in, sockets):
+async def test_a_lost_gpu_keeps_no_other_one_from_its_daemon(stand_in, sockets):
     """Nor ends a daemon that runs: it is only not described."""
     lost = Gpu("GPU-a", error=15)
     nvml = FakeNvml(lost, Gpu("GPU-b", minor=1))
     nvml.nvmlInit()
 
-    async def scene() -> None:
-        report_server = ReportServer()
-        taken = Handles(nvml)
-        supervisor = Supervisor(
-            taken, str(sockets), ComputeModes(taken, str(sockets), sockets / FILE_NAME), report_server
-        )
-        async with report_server.open(status_path(str(sockets))):
-            reader, writer = await asyncio.open_unix_connection(status_path(str(sockets)))
-            task = asyncio.create_task(supervisor.run(sharing(("GPU-a", 2), ("GPU-b", 4))))
-            try:
-                report: dict[str, dict[str, object]] = {}
-                while report.get("GPU-b", {"why": ""})["why"] is not None:
-                    report = json.loads(await asyncio.wait_for(reader.readline(), 60))
-                assert report.keys() == {"GPU-b"}
-            finally:
-                task.cancel()
-                await asyncio.gather(task, return_exceptions=True)
-                await supervisor.stop()
-                writer.close()
-
-    asyncio.run(scene())
+    report_server = ReportServer()
+    taken = Handles(nvml)
+    supervisor = Supervisor(
+        taken, str(sockets), ComputeModes(taken, str(sockets), sockets / FILE_NAME), report_server
+    )
+    async with report_server.open(status_path(str(sockets))):
+        reader, writer = await asyncio.open_unix_connection(status_path(str(sockets)))
+        task = asyncio.create_task(supervisor.run(sharing(("GPU-a", 2), ("GPU-b", 4))))
+        try:
+            report: dict[str, dict[str, object]] = {}
+            while report.get("GPU-b", {"why": ""})["why"] is not None:
+                report = json.loads(await asyncio.wait_for(reader.readline(), 60))
+            assert report.keys() == {"GPU-b"}
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+            await supervisor.stop()
+            writer.close()
 
 
-def test_a_folder_that_cannot_be_made_is_reported_and_tried_again(stand_in, sockets):
+async def test_a_folder_that_cannot_be_made_is_reported_and_tried_again(stand_in, sockets):
     """Whatever the system says: a daemon is never given up for good."""
-
-    async def scene(stage: Scene) -> None:
+    (sockets / GPU).touch()
+    async with playing(sockets) as stage:
         await stage.until(lambda: len(stage.said) == 2)
         assert str(sockets / GPU) in stage.said[0]
         (sockets / GPU).unlink()
         await stage.until(lambda: stage.said[-1] is None)
-
-    (sockets / GPU).touch()
-    play(sockets, scene)
 
 
 # The process, and the plugin beside it.
@@ -553,9 +502,8 @@ async def mps_process(root: Path, *flags: str) -> AsyncIterator[asyncio.subproce
         await child.communicate()
 
 
-def test_plugin_and_daemons_over_the_daemons_whole_life(program, sockets, tmp_path, request):
+async def test_plugin_and_daemons_over_the_daemons_whole_life(program, kubelet, sockets, tmp_path):
     """Two processes, one file: shares are Healthy while the daemon runs, not when it or its process is gone."""
-    play = request.getfixturevalue("play")
     file = tmp_path / "config.yaml"
     file.write_text("version: v1\nsharing: {mps: {resources: [{name: nvidia.com/gpu, replicas: 2}]}}\n")
     root = sockets / "mps"
@@ -565,22 +513,19 @@ def test_plugin_and_daemons_over_the_daemons_whole_life(program, sockets, tmp_pa
     def are(kubelet: FakeKubelet, health: str) -> Callable[[], bool]:
         return lambda: kubelet.devices() == {f"{GPU}::mps-0": health, f"{GPU}::mps-1": health}
 
-    async def scene(kubelet: FakeKubelet) -> None:
-        async with process(sockets, *flags, gpus=GPU):
+    async with process(sockets, *flags, gpus=GPU):
+        await kubelet.until(are(kubelet, "Unhealthy"))
+        async with mps_process(root, *flags) as child:
+            await kubelet.until(are(kubelet, "Healthy"))
+            answer = await kubelet.allocate(f"{GPU}::mps-0")
+            assert answer.envs["CUDA_MPS_PIPE_DIRECTORY"] == f"{root}/{GPU}/pipe"
+            child.send_signal(signal.SIGTERM)
+            _, log = await child.communicate()
+            assert child.returncode == 0
+            assert f"MPS control daemon ended gpu={GPU}" in log.decode()
             await kubelet.until(are(kubelet, "Unhealthy"))
-            async with mps_process(root, *flags) as child:
-                await kubelet.until(are(kubelet, "Healthy"))
-                answer = await kubelet.allocate(f"{GPU}::mps-0")
-                assert answer.envs["CUDA_MPS_PIPE_DIRECTORY"] == f"{root}/{GPU}/pipe"
-                child.send_signal(signal.SIGTERM)
-                _, log = await child.communicate()
-                assert child.returncode == 0
-                assert f"MPS control daemon ended gpu={GPU}" in log.decode()
-                await kubelet.until(are(kubelet, "Unhealthy"))
-            async with mps_process(root, *flags):
-                await kubelet.until(are(kubelet, "Healthy"))
-
-    play(scene)
+        async with mps_process(root, *flags):
+            await kubelet.until(are(kubelet, "Healthy"))
 
 
 def test_help_names_the_process_and_its_settings():

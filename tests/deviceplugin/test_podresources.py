@@ -17,7 +17,6 @@ from gpunode.deviceplugin.kubelet import podresources
 from gpunode.deviceplugin.kubelet.messages import containers_devices
 from gpunode.sim.node import podresources_pb2 as api
 
-from .kubelet import FakeKubelet
 from .nvml import FakeNvml, Gpu
 from .test_metrics import free_port, get
 
@@ -85,33 +84,32 @@ async def scrape(port: int) -> list[str]:
     return [line for line in lines if line.startswith("pod_")]
 
 
-def test_every_containers_devices_are_reported_with_the_gpu_behind_them(play, plugin, sockets) -> None:
+async def test_every_containers_devices_are_reported_with_the_gpu_behind_them(
+    kubelet, plugin, sockets
+) -> None:
     """Shares of one GPU are counted; the GPU is named, not the share. Others' resources are others' matter."""
     port, socket = free_port(), sockets / "pods.sock"
     lister = Lister(
         pod("train", gpu=["GPU-a", "GPU-b"], fpga=["f0"]), pod("idle"), pod("old", gpu=["GPU-gone"])
     )
 
-    async def scene(kubelet: FakeKubelet) -> None:
-        settings = {"metrics_address": f"127.0.0.1:{port}", "pod_resources_socket": str(socket)}
-        gpus = FakeNvml(Gpu("GPU-a"), Gpu("GPU-b", minor=1))
-        async with lister.serving(socket), plugin(gpus, **settings):
-            await kubelet.until(kubelet.devices)
-            where = 'namespace="ml",pod="{}",container="main",resource="nvidia.com/gpu",gpu="{}"'
-            assert await scrape(port) == [
-                f"pod_devices{{{where.format('old', 'GPU-gone')}}} 1",
-                f"pod_devices{{{where.format('train', 'GPU-a')}}} 1",
-                f"pod_devices{{{where.format('train', 'GPU-b')}}} 1",
-                "pod_resources_up{} 1",
-            ]
-            await lister.until(2)  # before and after the devices were offered
-            await scrape(port)
-            assert lister.asked == 2  # the answer is still fresh
-
-    play(scene)
+    settings = {"metrics_address": f"127.0.0.1:{port}", "pod_resources_socket": str(socket)}
+    gpus = FakeNvml(Gpu("GPU-a"), Gpu("GPU-b", minor=1))
+    async with lister.serving(socket), plugin(gpus, **settings):
+        await kubelet.until(kubelet.devices)
+        where = 'namespace="ml",pod="{}",container="main",resource="nvidia.com/gpu",gpu="{}"'
+        assert await scrape(port) == [
+            f"pod_devices{{{where.format('old', 'GPU-gone')}}} 1",
+            f"pod_devices{{{where.format('train', 'GPU-a')}}} 1",
+            f"pod_devices{{{where.format('train', 'GPU-b')}}} 1",
+            "pod_resources_up{} 1",
+        ]
+        await lister.until(2)  # before and after the devices were offered
+        await scrape(port)
+        assert lister.asked == 2  # the answer is still fresh
 
 
-def test_allocations_do_not_wait_for_a_long_page(play, plugin, sockets, monkeypatch) -> None:
+async def test_allocations_do_not_wait_for_a_long_page(kubelet, plugin, sockets, monkeypatch) -> None:
     """Of tens of thousands of units it takes a while to say whose they are."""
     port, socket = free_port(), sockets / "pods.sock"
     begun, go_on, given = threading.Event(), threading.Event(), podresources.pod_samples
@@ -121,19 +119,16 @@ def test_allocations_do_not_wait_for_a_long_page(play, plugin, sockets, monkeypa
         go_on.wait(60)
         return given(*arguments)
 
-    async def scene(kubelet: FakeKubelet) -> None:
-        settings = {"metrics_address": f"127.0.0.1:{port}", "pod_resources_socket": str(socket)}
-        async with Lister(pod("train")).serving(socket), plugin(FakeNvml(Gpu("GPU-a")), **settings):
-            await kubelet.until(kubelet.devices)
-            monkeypatch.setattr(podresources, "pod_samples", slow)
-            page = asyncio.create_task(scrape(port))
-            assert await asyncio.to_thread(begun.wait, 5)
-            await kubelet.allocate("GPU-a")
-            assert not page.done()
-            go_on.set()
-            assert await page == ["pod_resources_up{} 1"]
-
-    play(scene)
+    settings = {"metrics_address": f"127.0.0.1:{port}", "pod_resources_socket": str(socket)}
+    async with Lister(pod("train")).serving(socket), plugin(FakeNvml(Gpu("GPU-a")), **settings):
+        await kubelet.until(kubelet.devices)
+        monkeypatch.setattr(podresources, "pod_samples", slow)
+        page = asyncio.create_task(scrape(port))
+        assert await asyncio.to_thread(begun.wait, 5)
+        await kubelet.allocate("GPU-a")
+        assert not page.done()
+        go_on.set()
+        assert await page == ["pod_resources_up{} 1"]
 
 
 def test_shares_count_for_their_gpu() -> None:
@@ -163,8 +158,8 @@ def test_what_an_earlier_configuration_gave_counts_for_its_gpu_too() -> None:
 
 
 @pytest.mark.parametrize("how", ["nobody listens", "it hangs", "it knows no v1"])
-def test_a_kubelet_that_does_not_tell_costs_only_that(
-    play, plugin, sockets, monkeypatch, caplog, how
+async def test_a_kubelet_that_does_not_tell_costs_only_that(
+    kubelet, plugin, sockets, monkeypatch, caplog, how
 ) -> None:
     """The page comes, without pods; one line in the log, and all is as before when the kubelet tells again."""
     monkeypatch.setattr(podresources, "DEADLINE", 0.2)
@@ -173,7 +168,7 @@ def test_a_kubelet_that_does_not_tell_costs_only_that(
     lister = Lister(pod("train", gpu=["GPU-a"]))
     lister.slow = how == "it hangs"
 
-    async def scene(kubelet: FakeKubelet) -> None:
+    with caplog.at_level(logging.WARNING, logger="gpunode.deviceplugin.kubelet.podresources"):
         settings = {"metrics_address": f"127.0.0.1:{port}", "pod_resources_socket": str(socket)}
         method = "Other" if how == "it knows no v1" else "List"
         wrong = contextlib.nullcontext() if how == "nobody listens" else lister.serving(socket, method)
@@ -187,9 +182,6 @@ def test_a_kubelet_that_does_not_tell_costs_only_that(
                 lister.slow = False
                 await then.enter_async_context(lister.serving(socket))  # until after the plugin's end
                 assert (await scrape(port))[-1] == "pod_resources_up{} 1"
-
-    with caplog.at_level(logging.WARNING, logger="gpunode.deviceplugin.kubelet.podresources"):
-        play(scene)
     (line,) = [record.getMessage() for record in caplog.records if record.name.endswith("podresources")]
     problems = {
         "nobody listens": "UNAVAILABLE",

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import queue
 import random
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
 from unittest.mock import Mock
 
@@ -63,28 +64,22 @@ class Bound:
 
 
 @pytest.fixture
-def scene(play: Any, plugin: Any, sockets: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Play a scene with a plugin that shares two GPUs of 4 and 8 GiB, follows `api`, and asks the lister."""
+def following(kubelet: Any, plugin: Any, sockets: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """An async context with a plugin that shares two GPUs of 4 and 8 GiB, follows `api`, and asks the lister in it."""
     monkeypatch.setattr(promised, "LATE", LATE)
     socket = sockets / "pods.sock"
+    settings = {"memory": MemorySharing(), "follow_promises": True, "node_name": "n"}
+    gpus = FakeNvml(Gpu("GPU-a", memory=4 * GIB), Gpu("GPU-b", minor=1, memory=8 * GIB))
 
-    def run(api: Bound, act: Any, lister: Lister | None = None) -> None:
-        async def whole(kubelet: FakeKubelet) -> None:
-            settings = {
-                "memory": MemorySharing(),
-                "follow_promises": True,
-                "node_name": "n",
-                "pod_resources_socket": str(socket),
-            }
-            gpus = FakeNvml(Gpu("GPU-a", memory=4 * GIB), Gpu("GPU-b", minor=1, memory=8 * GIB))
-            listing = lister or Lister()
-            async with listing.serving(socket), plugin(gpus, api=api, **settings):
-                await kubelet.until(lambda: kubelet.devices(GPU_MEM) and kubelet.devices(GPU_COUNT))
-                await act(kubelet, listing)
+    @contextlib.asynccontextmanager
+    async def started(api: Bound, *pods: Any, publisher: Publisher | None = None) -> AsyncIterator[Lister]:
+        lister = Lister(*pods)
+        running = plugin(gpus, api=api, publisher=publisher, pod_resources_socket=str(socket), **settings)
+        async with lister.serving(socket), running:
+            await kubelet.until(lambda: kubelet.devices(GPU_MEM) and kubelet.devices(GPU_COUNT))
+            yield lister
 
-        play(whole)
-
-    return run
+    return started
 
 
 async def chosen(kubelet: FakeKubelet, size: int, *used: str) -> dict[str, int]:
@@ -106,21 +101,18 @@ def holding(name: str, container: str, *ids: str) -> podresources_pb2.PodResourc
     return podresources_pb2.PodResources(name=name, namespace="default", containers=[held])
 
 
-def test_a_container_gets_the_gpu_that_it_was_promised(scene: Any) -> None:
+async def test_a_container_gets_the_gpu_that_it_was_promised(kubelet: Any, following: Any) -> None:
     """Not the one that the plugin would choose, the fullest; and each container of a pod its own."""
-    two = pod("two", 2, 3, on="n", **{ALLOCATION: '{"0":{"1":2},"1":{"0":3}}'})
+    api = Bound(pod("two", 2, 3, on="n", **{ALLOCATION: '{"0":{"1":2},"1":{"0":3}}'}))
 
-    async def act(kubelet: FakeKubelet, lister: Lister) -> None:
+    async with following(api) as lister:
         assert await chosen(kubelet, 2) == {"GPU-b": 2}
         lister.pods = [holding("two", "c0", "GPU-b:1024:0", "GPU-b:1024:1")]
         assert await chosen(kubelet, 3) == {"GPU-a": 3}
-
-    api = Bound(two)
-    scene(api, act)
     assert api.asked[0] == "/api/v1/pods?fieldSelector=spec.nodeName%3Dn&limit=500"
 
 
-def test_equal_containers_get_one_promise_each(scene: Any) -> None:
+async def test_equal_containers_get_one_promise_each(kubelet: Any, following: Any) -> None:
     """Which gets which does not matter; that both promises are kept does. A pod that ended waits for nothing."""
     api = Bound(
         pod("a", 2, on="n", **{INDEX: "1"}),
@@ -128,7 +120,7 @@ def test_equal_containers_get_one_promise_each(scene: Any) -> None:
         pod("c", 2, on="n", phase="Succeeded", **{INDEX: "0"}),
     )
 
-    async def act(kubelet: FakeKubelet, lister: Lister) -> None:
+    async with following(api) as lister:
         first = await chosen(kubelet, 2)
         # It was b's container, not a's: a gets what was b's.
         (gpu,) = first
@@ -138,62 +130,58 @@ def test_equal_containers_get_one_promise_each(scene: Any) -> None:
         lister.pods.append(holding("a", "c0", "GPU-a:1024:0", "GPU-a:1024:1"))
         assert await chosen(kubelet, 2) == {"GPU-a": 2}  # nothing is promised any more: its own choice
 
-    scene(api, act)
 
-
-def test_a_container_gets_memory_of_several_gpus_where_they_were_promised(scene: Any) -> None:
+async def test_a_container_gets_memory_of_several_gpus_where_they_were_promised(
+    kubelet: Any, following: Any
+) -> None:
     """Else it is refused, as without an extender."""
     api = Bound(pod("wide", 4, gpus=2, on="n", **{ALLOCATION: '{"0":{"0":2,"1":2}}'}))
 
-    async def act(kubelet: FakeKubelet, lister: Lister) -> None:
+    async with following(api) as lister:
         assert await chosen(kubelet, 4) == {"GPU-a": 2, "GPU-b": 2}
         lister.pods = [holding("wide", "c0", "GPU-a:1024:0")]
         ids = ["GPU-a:1024:0", "GPU-b:1024:0"]
         with pytest.raises(grpc.aio.AioRpcError, match="a container gets memory of one GPU"):
             await kubelet.allocate(*ids, resource=GPU_MEM)
 
-    scene(api, act)
 
-
-def test_uneven_parts_that_an_annotation_names_are_not_given(scene: Any) -> None:
+async def test_uneven_parts_that_an_annotation_names_are_not_given(kubelet: Any, following: Any) -> None:
     """One limit holds on each GPU: 3 units of one and 1 of the other would be 3 of each. Its memory is one GPU's then."""
     api = Bound(pod("wide", 4, on="n", **{ALLOCATION: '{"0":{"0":3,"1":1}}'}))
 
-    async def act(kubelet: FakeKubelet, lister: Lister) -> None:
+    async with following(api):
         assert await chosen(kubelet, 4) == {"GPU-a": 4}
         with pytest.raises(grpc.aio.AioRpcError, match="a container gets memory of one GPU"):
             await kubelet.allocate(*(f"GPU-a:1024:{n}" for n in range(3)), "GPU-b:1024:0", resource=GPU_MEM)
 
-    scene(api, act)
 
-
-def test_memory_of_several_gpus_that_nobody_promised_is_refused(scene: Any) -> None:
+async def test_memory_of_several_gpus_that_nobody_promised_is_refused(kubelet: Any, following: Any) -> None:
     """Here the promised GPU has no room left: a limit that holds on each GPU would give more than was asked for."""
     api = Bound(pod("a", 6, on="n", **{INDEX: "1"}))
 
-    async def act(kubelet: FakeKubelet, lister: Lister) -> None:
+    async with following(api):
         with pytest.raises(grpc.aio.AioRpcError, match="a container gets memory of one GPU"):
             await chosen(kubelet, 6, *(f"GPU-b:1024:{n}" for n in range(4)))
 
-    scene(api, act)
 
-
-def test_a_pod_that_the_kubelet_knew_first_is_waited_for(scene: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_pod_that_the_kubelet_knew_first_is_waited_for(
+    kubelet: Any, following: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The plugin's watch may be behind the kubelet's."""
     monkeypatch.setattr(promised, "LATE", 30.0)
     api = Bound()
 
-    async def act(kubelet: FakeKubelet, lister: Lister) -> None:
+    async with following(api) as lister:
         asked = asyncio.create_task(chosen(kubelet, 3))
         await lister.until(lister.asked + 1)
         api.bind(pod("late", 3, on="n", **{INDEX: "1"}))
         assert await asked == {"GPU-b": 3}
 
-    scene(api, act)
-
 
 @pytest.mark.parametrize("why", ["no pod", "not placed", "full", "no answer", "API server away"])
-def test_without_a_promise_that_can_be_kept_the_plugin_chooses(scene: Any, why: str) -> None:
+async def test_without_a_promise_that_can_be_kept_the_plugin_chooses(
+    kubelet: Any, following: Any, why: str
+) -> None:
     """As it does without an extender: nothing fails for it."""
     api = Bound(
         *([] if why == "no pod" else [pod("a", 3, on="n", **({} if why == "not placed" else {INDEX: "1"}))])
@@ -201,15 +189,13 @@ def test_without_a_promise_that_can_be_kept_the_plugin_chooses(scene: Any, why: 
     if why == "API server away":
         api.refuse = ApiError(0, "away")
 
-    async def act(kubelet: FakeKubelet, lister: Lister) -> None:
+    async with following(api) as lister:
         lister.slow = why == "no answer"
         used = [f"GPU-b:1024:{n}" for n in range(6)] if why == "full" else []
         assert await chosen(kubelet, 3, *used) == {"GPU-a": 3}
 
-    scene(api, act)
 
-
-def test_each_gpus_memory_is_published_as_the_extender_reads_it(play: Any, plugin: Any) -> None:
+async def test_each_gpus_memory_is_published_as_the_extender_reads_it(kubelet: Any, plugin: Any) -> None:
     """Its own size, whether it is Unhealthy; the plugin's end takes only its status away."""
     api = FakeApiServer()
     path = "/api/v1/nodes/n"
@@ -228,57 +214,43 @@ def test_each_gpus_memory_is_published_as_the_extender_reads_it(play: Any, plugi
     broken = Gpu("GPU-b", minor=1, memory=8 * GIB)
     settings = {"memory": MemorySharing(), "follow_promises": True, "node_name": "n"}
 
-    async def act(kubelet: FakeKubelet) -> None:
-        await api.until(lambda: MEMORY_ANNOTATION in notes())
-        whole = Shared("0", 4, "GPU-a"), Shared("1", 8, "GPU-b")
-        assert seen() == whole
-        await kubelet.until(lambda: broken.sets)
-        broken.raise_xid(79)
-        await api.until(lambda: seen() == (whole[0], Shared("1", 8, "GPU-b", lost=True)))
-
     try:
-        play(
-            act,
-            plugin(
-                FakeNvml(Gpu("GPU-a", memory=4 * GIB), broken), publisher=publisher, api=Bound(), **settings
-            ),
-        )
+        async with plugin(
+            FakeNvml(Gpu("GPU-a", memory=4 * GIB), broken), publisher=publisher, api=Bound(), **settings
+        ):
+            await api.until(lambda: MEMORY_ANNOTATION in notes())
+            whole = Shared("0", 4, "GPU-a"), Shared("1", 8, "GPU-b")
+            assert seen() == whole
+            await kubelet.until(lambda: broken.sets)
+            broken.raise_xid(79)
+            await api.until(lambda: seen() == (whole[0], Shared("1", 8, "GPU-b", lost=True)))
     finally:
         publisher.close()
     assert json.loads(notes()[MEMORY_ANNOTATION] or "")["version"] == 1
     assert STATUS not in notes()
 
 
-def test_a_container_on_another_gpu_is_published_with_an_event_until_it_is_noted(
-    play: Any, plugin: Any, sockets: Any, monkeypatch: pytest.MonkeyPatch
+async def test_a_container_on_another_gpu_is_published_with_an_event_until_it_is_noted(
+    following: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The kubelet's record is the truth; the extender reads it beside the GPUs' sizes."""
     monkeypatch.setattr(promised, "TICK", 0.05)
-    monkeypatch.setattr(promised, "LATE", LATE)
     server, path = FakeApiServer(), "/api/v1/nodes/n"
     server.objects[path] = {"metadata": {}}
     publisher = Publisher(
         Writer(server, PendingEvents("n"), "events"), Writer(server, PendingAnnotation("n"), "annotation")
     )
-    a = pod("a", 2, on="n", **{INDEX: "0"})
-    api, lister = Bound(a), Lister(holding("a", "c0", "GPU-b:1024:0", "GPU-b:1024:1"))
-    socket = sockets / "pods.sock"
+    api = Bound(pod("a", 2, on="n", **{INDEX: "0"}))
 
     def moved() -> Any:
         return moved_parts(server.objects[path])
 
-    async def act(kubelet: FakeKubelet) -> None:
-        settings = {"memory": MemorySharing(), "follow_promises": True, "node_name": "n"}
-        settings["pod_resources_socket"] = str(socket)
-        gpus = FakeNvml(Gpu("GPU-a", memory=4 * GIB), Gpu("GPU-b", minor=1, memory=8 * GIB))
-        async with lister.serving(socket), plugin(gpus, publisher=publisher, api=api, **settings):
+    try:
+        async with following(api, holding("a", "c0", "GPU-b:1024:0", "GPU-b:1024:1"), publisher=publisher):
             await server.until(lambda: moved() == {"uid-a": (Part("c0", "1", 2, "GPU-b"),)})
             await server.until(lambda: "GPUElsewhere" in [event["reason"] for event in server.events])
             api.bind(pod("a", 2, on="n", **{INDEX: "1"}))
             await server.until(lambda: not moved())
-
-    try:
-        play(act)
     finally:
         publisher.close()
     (event,) = [event for event in server.events if event["reason"] == "GPUElsewhere"]

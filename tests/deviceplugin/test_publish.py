@@ -24,7 +24,6 @@ from gpunode.deviceplugin.settings import read
 from gpunode.deviceplugin.state import NodeState
 
 from .apiserver import FakeApiServer, due
-from .kubelet import FakeKubelet
 from .nvml import FakeNvml, Gpu, Mig
 
 NODE = "/api/v1/nodes/gpu-01"
@@ -68,11 +67,13 @@ def gpu_ready(api: FakeApiServer) -> tuple[str, str, str] | None:
     return (own["status"], own["reason"], own["message"]) if own else None
 
 
-def test_the_condition_follows_a_fault_and_is_removed_at_the_end(play, plugin, api, publisher) -> None:
+async def test_the_condition_follows_a_fault_and_is_removed_at_the_end(
+    kubelet, plugin, api, publisher
+) -> None:
     """False with the code of the status and the GPU's UUID; by itself True again; without a change nothing is written."""
     gpu = Gpu("GPU-a")
 
-    async def scene(kubelet: FakeKubelet) -> None:
+    async with plugin(FakeNvml(gpu, Gpu("GPU-b", minor=1)), publisher=publisher):
         await kubelet.until(lambda: kubelet.devices() and gpu.sets)
         await api.until(lambda: gpu_ready(api) == ("True", "ready", "all GPUs are healthy"))
         gpu.raise_xid(79)
@@ -81,8 +82,6 @@ def test_the_condition_follows_a_fault_and_is_removed_at_the_end(play, plugin, a
         assert (status, reason) == ("False", "xid-79")
         assert "GPU-a) is Unhealthy: Xid 79" in message
         await api.until(lambda: gpu_ready(api) == ("True", "ready", "all GPUs are healthy"))
-
-    play(scene, plugin(FakeNvml(gpu, Gpu("GPU-b", minor=1)), publisher=publisher))
     publisher.close()
     assert gpu_ready(api) is None
 
@@ -155,7 +154,9 @@ def test_an_acceptance_that_runs_out_ends_the_condition_at_its_time_and_a_new_on
     assert shown(7200.0, second) == ("False", "1970-01-01T02:00:00Z")
 
 
-def test_the_condition_has_the_acceptance_of_the_nodes_annotation(play, plugin, api, publisher) -> None:
+async def test_the_condition_has_the_acceptance_of_the_nodes_annotation(
+    kubelet, plugin, api, publisher
+) -> None:
     note = {
         "kind": "gpunode-acceptance", "version": 1, "level": "standard", "verdict": "accepted",
         "at": "2026-11-26T00:00:00Z", "until": "9999-12-26T00:00:00Z",
@@ -163,10 +164,8 @@ def test_the_condition_has_the_acceptance_of_the_nodes_annotation(play, plugin, 
     api.objects[NODE]["metadata"]["annotations"] = {ACCEPTED: json.dumps(note)}
     text = "all GPUs are healthy; accepted 2026-11-26 (standard), valid until 9999-12-26"
 
-    async def scene(kubelet: FakeKubelet) -> None:
+    async with plugin(FakeNvml(Gpu("GPU-a")), publisher=publisher):
         await api.until(lambda: gpu_ready(api) == ("True", "ready", text))
-
-    play(scene, plugin(FakeNvml(Gpu("GPU-a")), publisher=publisher))
 
 
 def lost_by(api: FakeApiServer) -> list[tuple[str, str, bool]] | None:
@@ -175,11 +174,13 @@ def lost_by(api: FakeApiServer) -> list[tuple[str, str, bool]] | None:
     return [(lost.device, lost.code, lost.listed) for lost in loads(text).lost] if text else None
 
 
-def test_an_xid_and_the_recovery_are_events_and_in_the_annotation(play, plugin, api, publisher) -> None:
+async def test_an_xid_and_the_recovery_are_events_and_in_the_annotation(
+    kubelet, plugin, api, publisher
+) -> None:
     """The words say which GPU, what happened and what to do."""
     gpu = Gpu("GPU-a")
 
-    async def scene(kubelet: FakeKubelet) -> None:
+    async with plugin(FakeNvml(gpu, Gpu("GPU-b", minor=1)), publisher=publisher):
         await kubelet.until(lambda: kubelet.devices() and gpu.sets)
         gpu.raise_xid(79)
         await kubelet.until(lambda: kubelet.devices()["GPU-a"] == "Unhealthy")
@@ -193,14 +194,12 @@ def test_an_xid_and_the_recovery_are_events_and_in_the_annotation(play, plugin, 
         await api.until(lambda: api.said() == [("GPUUnhealthy", 1), ("GPUHealthy", 1)])
         await api.until(lambda: lost_by(api) == [])
 
-    play(scene, plugin(FakeNvml(gpu, Gpu("GPU-b", minor=1)), publisher=publisher))
 
-
-def test_a_gpu_that_is_cut_into_mig_devices_is_not_called_gone(play, plugin, api, publisher) -> None:
+async def test_a_gpu_that_is_cut_into_mig_devices_is_not_called_gone(kubelet, plugin, api, publisher) -> None:
     """With the strategy mixed it is offered no more, but it is there; a MIG device that is no more is told."""
     gpu = Gpu("GPU-a", name="NVIDIA H100 80GB HBM3")
 
-    async def scene(kubelet: FakeKubelet) -> None:
+    async with plugin(FakeNvml(gpu, Gpu("GPU-b", minor=1)), publisher=publisher, mig_strategy="mixed"):
         await kubelet.until(lambda: len(kubelet.devices()) == 2)
         gpu.mig = [Mig("MIG-1")]
         await kubelet.until(lambda: kubelet.devices("nvidia.com/mig-1g.10gb"))
@@ -209,16 +208,14 @@ def test_a_gpu_that_is_cut_into_mig_devices_is_not_called_gone(play, plugin, api
         messages = [event["message"] for event in api.events if event["reason"] == "GPUGone"]
         assert "MIG device 0:0 (1g.10gb of GPU-a, MIG-1) is gone" in messages[0]
 
-    play(scene, plugin(FakeNvml(gpu, Gpu("GPU-b", minor=1)), publisher=publisher, mig_strategy="mixed"))
 
-
-def test_a_gpu_of_which_nothing_is_offered_is_an_event_and_in_the_annotation(
-    play, plugin, api, publisher
+async def test_a_gpu_of_which_nothing_is_offered_is_an_event_and_in_the_annotation(
+    kubelet, plugin, api, publisher
 ) -> None:
     """MIG is on, and nothing was cut: the usual state after a reboot. What to do is said, and that it was done."""
     gpu = Gpu("GPU-a", mig=[])
 
-    async def scene(kubelet: FakeKubelet) -> None:
+    async with plugin(FakeNvml(gpu), publisher=publisher, mig_strategy="mixed"):
         await api.until(lambda: api.said() == [("GPUNotOffered", 1)])
         message = api.events[0]["message"]
         assert "GPU-a) is not offered: MIG is on, but the plugin sees no MIG device there" in message
@@ -228,16 +225,14 @@ def test_a_gpu_of_which_nothing_is_offered_is_an_event_and_in_the_annotation(
         await api.until(lambda: api.said() == [("GPUNotOffered", 1), ("GPUOffered", 1)])
         await api.until(lambda: lost_by(api) == [])
 
-    play(scene, plugin(FakeNvml(gpu), publisher=publisher, mig_strategy="mixed"))
 
-
-def test_a_gpu_that_is_lost_before_the_start_is_an_event_and_in_the_annotation(
-    play, plugin, api, publisher
+async def test_a_gpu_that_is_lost_before_the_start_is_an_event_and_in_the_annotation(
+    kubelet, plugin, api, publisher
 ) -> None:
     """It has no UUID to tell; that it is back is said too."""
     lost = Gpu("GPU-a", error=pynvml.NVML_ERROR_GPU_IS_LOST)
 
-    async def scene(kubelet: FakeKubelet) -> None:
+    async with plugin(FakeNvml(lost, Gpu("GPU-b", minor=1)), publisher=publisher):
         await api.until(lambda: api.said() == [("GPUNotOffered", 1)])
         assert api.events[0]["message"].startswith("GPU 0 is not offered: NVML: GPU is lost")
         await api.until(lambda: lost_by(api) == [("", "gpu-lost", False)])
@@ -245,71 +240,63 @@ def test_a_gpu_that_is_lost_before_the_start_is_an_event_and_in_the_annotation(
         await api.until(lambda: api.said() == [("GPUNotOffered", 1), ("GPUOffered", 1)])
         await api.until(lambda: lost_by(api) == [])
 
-    play(scene, plugin(FakeNvml(lost, Gpu("GPU-b", minor=1)), publisher=publisher))
 
-
-def test_gpus_that_cannot_be_counted_are_reported_and_nvml_is_started_again(
-    play, plugin, api, publisher
+async def test_gpus_that_cannot_be_counted_are_reported_and_nvml_is_started_again(
+    kubelet, plugin, api, publisher
 ) -> None:
     """NVML started, but tells nothing: the reason is no secret of the log, and starting it again may help."""
+    nvml = FakeNvml(Gpu("GPU-a"))
+    number, started = nvml.nvmlDeviceGetCount, nvml.nvmlInit
+    starts: list[int] = []
 
-    async def scene(kubelet: FakeKubelet) -> None:
-        nvml = FakeNvml(Gpu("GPU-a"))
-        number, started = nvml.nvmlDeviceGetCount, nvml.nvmlInit
-        starts: list[int] = []
+    def init() -> None:
+        starts.append(1)
+        started()
 
-        def init() -> None:
-            starts.append(1)
-            started()
+    def none() -> int:
+        if nvml.inits and len(starts) == 1:
+            raise pynvml.NVMLError(pynvml.NVML_ERROR_UNKNOWN)
+        return number()
 
-        def none() -> int:
-            if nvml.inits and len(starts) == 1:
-                raise pynvml.NVMLError(pynvml.NVML_ERROR_UNKNOWN)
-            return number()
-
-        nvml.nvmlInit, nvml.nvmlDeviceGetCount = init, none
-        async with plugin(nvml, publisher=publisher):
-            await api.until(lambda: ("GPUsNotOffered", 1) in api.said())
-            assert "cannot count the GPUs: NVML: Unknown Error" in api.events[0]["message"]
-            await kubelet.until(kubelet.devices)
-            await api.until(lambda: ("GPUsOffered", 1) in api.said())
-        assert len(starts) == 2
-
-    play(scene)
+    nvml.nvmlInit, nvml.nvmlDeviceGetCount = init, none
+    async with plugin(nvml, publisher=publisher):
+        await api.until(lambda: ("GPUsNotOffered", 1) in api.said())
+        assert "cannot count the GPUs: NVML: Unknown Error" in api.events[0]["message"]
+        await kubelet.until(kubelet.devices)
+        await api.until(lambda: ("GPUsOffered", 1) in api.said())
+    assert len(starts) == 2
 
 
-def test_a_driver_that_is_missing_is_reported_and_that_it_came(play, plugin, api, publisher) -> None:
+async def test_a_driver_that_is_missing_is_reported_and_that_it_came(kubelet, plugin, api, publisher) -> None:
     """A node that waits for its driver says so where people look: at the node."""
     nvml = FakeNvml(Gpu("GPU-a"), init_error=pynvml.NVML_ERROR_DRIVER_NOT_LOADED)
 
-    async def scene(kubelet: FakeKubelet) -> None:
+    async with plugin(nvml, publisher=publisher, fail_on_init_error=False):
         await api.until(lambda: api.said() == [("GPUsNotOffered", 1)])
         assert "Driver Not Loaded" in api.events[0]["message"]
         nvml.init_error = None
         await kubelet.until(lambda: kubelet.devices() == {"GPU-a": "Healthy"})
         await api.until(lambda: api.said()[1:] == [("GPUsOffered", 1)])
 
-    play(scene, plugin(nvml, publisher=publisher, fail_on_init_error=False))
 
-
-def test_an_api_server_that_hangs_or_refuses_does_not_disturb(play, plugin, api, publisher, caplog) -> None:
+async def test_an_api_server_that_hangs_or_refuses_does_not_disturb(
+    kubelet, plugin, api, publisher, caplog
+) -> None:
     """Health goes its way; one line in the log; what happened meanwhile is told when it can be."""
     api.hang, api.refuse = threading.Event(), NO
     gpu = Gpu("GPU-a")
 
-    async def scene(kubelet: FakeKubelet) -> None:
-        await kubelet.until(lambda: kubelet.devices() and gpu.sets)
-        for _ in range(2):
-            gpu.raise_xid(79)
-            await kubelet.until(lambda: kubelet.devices()["GPU-a"] == "Unhealthy")
-            await kubelet.until(lambda: kubelet.devices()["GPU-a"] == "Healthy")
-            api.hang.set()  # from now on it refuses
-            await api.until(lambda: len(api.requests) > 10)
-        api.refuse = None
-        await api.until(lambda: sorted(api.said()) == [("GPUHealthy", 2), ("GPUUnhealthy", 2)])
-
     with caplog.at_level(logging.INFO, logger="gpunode.deviceplugin"):
-        play(scene, plugin(FakeNvml(gpu), publisher=publisher))
+        async with plugin(FakeNvml(gpu), publisher=publisher):
+            await kubelet.until(lambda: kubelet.devices() and gpu.sets)
+            for _ in range(2):
+                gpu.raise_xid(79)
+                await kubelet.until(lambda: kubelet.devices()["GPU-a"] == "Unhealthy")
+                await kubelet.until(lambda: kubelet.devices()["GPU-a"] == "Healthy")
+                api.hang.set()  # from now on it refuses
+                await api.until(lambda: len(api.requests) > 10)
+            api.refuse = None
+            await api.until(lambda: sorted(api.said()) == [("GPUHealthy", 2), ("GPUUnhealthy", 2)])
     messages = [record.getMessage() for record in caplog.records if record.name.endswith("writer")]
     assert [line for line in messages if line.startswith("events")] == [
         f"events cannot be written: {NO}; trying again, at last every 0 s"
@@ -397,44 +384,40 @@ def test_whose_node_it_is_must_be_known() -> None:
     assert read(["--node-events"], {"NODE_NAME": "gpu-01"}).node_name == "gpu-01"
 
 
-def test_an_unhealthy_gpu_stays_unhealthy_when_the_plugin_starts_again(play, plugin, api, publisher) -> None:
+async def test_an_unhealthy_gpu_stays_unhealthy_when_the_plugin_starts_again(
+    kubelet, plugin, api, publisher
+) -> None:
     """A changed configuration is no cure: Unhealthy from the first list on, until the quiet time is over, told once."""
     health: dict[str, Health] = {}
 
-    async def scene(kubelet: FakeKubelet) -> None:
-        gpu = Gpu("GPU-a")
-        nvml = FakeNvml(gpu)
-        async with plugin(nvml, publisher=publisher, health=health, recovery_seconds=3600.0):
-            await kubelet.until(lambda: kubelet.devices() and gpu.sets)
-            gpu.raise_xid(79)
-            await kubelet.until(lambda: kubelet.devices()["GPU-a"] == "Unhealthy")
-        first = len(kubelet.requests)
-        async with plugin(nvml, publisher=publisher, health=health, recovery_seconds=3600.0):
-            await kubelet.until(lambda: len(kubelet.requests) > first and kubelet.devices())
-            assert kubelet.plugins["nvidia.com/gpu"].lists == [{"GPU-a": "Unhealthy"}]
-            await kubelet.until(lambda: gpu.sets)
+    gpu = Gpu("GPU-a")
+    nvml = FakeNvml(gpu)
+    async with plugin(nvml, publisher=publisher, health=health, recovery_seconds=3600.0):
+        await kubelet.until(lambda: kubelet.devices() and gpu.sets)
+        gpu.raise_xid(79)
+        await kubelet.until(lambda: kubelet.devices()["GPU-a"] == "Unhealthy")
+    first = len(kubelet.requests)
+    async with plugin(nvml, publisher=publisher, health=health, recovery_seconds=3600.0):
+        await kubelet.until(lambda: len(kubelet.requests) > first and kubelet.devices())
         assert kubelet.plugins["nvidia.com/gpu"].lists == [{"GPU-a": "Unhealthy"}]
-        await api.until(lambda: api.said() == [("GPUUnhealthy", 1)])
+        await kubelet.until(lambda: gpu.sets)
+    assert kubelet.plugins["nvidia.com/gpu"].lists == [{"GPU-a": "Unhealthy"}]
+    await api.until(lambda: api.said() == [("GPUUnhealthy", 1)])
 
-    play(scene)
 
-
-def test_an_xid_soon_after_a_start_again_counts(play, plugin) -> None:
+async def test_an_xid_soon_after_a_start_again_counts(kubelet, plugin) -> None:
     """The watches of before may not have ended yet; what they hear is not theirs any more."""
     health: dict[str, Health] = {}
     gpus = [Gpu(f"GPU-{number}", minor=number) for number in range(8)]
 
-    async def scene(kubelet: FakeKubelet) -> None:
-        settings = {"health": health, "health_interval": 5.0, "recovery_seconds": 3600.0}
-        async with plugin(FakeNvml(*gpus), **settings):
-            await kubelet.until(lambda: kubelet.devices() and all(gpu.sets for gpu in gpus))
-        first = len(kubelet.requests)
-        async with plugin(FakeNvml(*gpus), **settings):
-            await kubelet.until(lambda: len(kubelet.requests) > first and kubelet.devices())
-            while not all(len(gpu.sets) == 2 for gpu in gpus):
-                await asyncio.sleep(0.01)
-            for gpu in gpus:
-                gpu.raise_xid(79)
-            await kubelet.until(lambda: set(kubelet.devices().values()) == {"Unhealthy"})
-
-    play(scene)
+    settings = {"health": health, "health_interval": 5.0, "recovery_seconds": 3600.0}
+    async with plugin(FakeNvml(*gpus), **settings):
+        await kubelet.until(lambda: kubelet.devices() and all(gpu.sets for gpu in gpus))
+    first = len(kubelet.requests)
+    async with plugin(FakeNvml(*gpus), **settings):
+        await kubelet.until(lambda: len(kubelet.requests) > first and kubelet.devices())
+        while not all(len(gpu.sets) == 2 for gpu in gpus):
+            await asyncio.sleep(0.01)
+        for gpu in gpus:
+            gpu.raise_xid(79)
+        await kubelet.until(lambda: set(kubelet.devices().values()) == {"Unhealthy"})

@@ -71,121 +71,105 @@ def sick(kubelet: FakeKubelet, resource: str = GPU_MEM) -> set[str]:
     return {unit for unit, health in kubelet.devices(resource).items() if health == "Unhealthy"}
 
 
-def test_a_gpu_that_a_pod_has_whole_is_given_by_memory_when_the_pod_is_gone(play, after) -> None:
+async def test_a_gpu_that_a_pod_has_whole_is_given_by_memory_when_the_pod_is_gone(kubelet, after) -> None:
     """Unhealthy from the first list on, and refused with the reason; then Healthy, with no restart and no more questions."""
-
-    async def scene(kubelet: FakeKubelet) -> None:
-        async with after(NAMESAKE, TRAIN, **BY_MEMORY) as lister:
-            await kubelet.until(lambda: kubelet.devices(GPU_MEM))
-            assert sick(kubelet) == A
-            with pytest.raises(grpc.aio.AioRpcError) as refused:
-                await kubelet.allocate("GPU-a:1024:0", resource=GPU_MEM)
-            assert refused.value.details() == f"{GPU_MEM}: device GPU-a:1024:0 is not free yet: {WHY}"
-            await kubelet.allocate("GPU-b:1024:0", resource=GPU_MEM)
-            lister.pods.remove(TRAIN)
-            await kubelet.until(lambda: not sick(kubelet))
-            assert len(kubelet.plugins[GPU_MEM].lists) == 2
+    async with after(NAMESAKE, TRAIN, **BY_MEMORY) as lister:
+        await kubelet.until(lambda: kubelet.devices(GPU_MEM))
+        assert sick(kubelet) == A
+        with pytest.raises(grpc.aio.AioRpcError) as refused:
             await kubelet.allocate("GPU-a:1024:0", resource=GPU_MEM)
-
-    play(scene)
+        assert refused.value.details() == f"{GPU_MEM}: device GPU-a:1024:0 is not free yet: {WHY}"
+        await kubelet.allocate("GPU-b:1024:0", resource=GPU_MEM)
+        lister.pods.remove(TRAIN)
+        await kubelet.until(lambda: not sick(kubelet))
+        assert len(kubelet.plugins[GPU_MEM].lists) == 2
+        await kubelet.allocate("GPU-a:1024:0", resource=GPU_MEM)
 
 
 @pytest.mark.parametrize(
     ("envs", "reserved"), [({"ALIYUN_COM_GPU_MEM_IDX": "1"}, {"GPU-b"}), ({}, {"GPU-a", "GPU-b"})]
 )
-def test_a_pod_of_gpushare_keeps_the_gpu_that_its_plugin_gave_it(play, after, envs, reserved) -> None:
+async def test_a_pod_of_gpushare_keeps_the_gpu_that_its_plugin_gave_it(
+    kubelet, after, envs, reserved
+) -> None:
     """Its plugin gives equal pods each other's GPUs, so their annotations do not say which; the kubelet keeps its answer."""
     ids = ["GPU-a-_-0", "GPU-a-_-1"]
 
-    async def scene(kubelet: FakeKubelet) -> None:
-        kubelet.given = [Entry("uid", "main", GPU_MEM, ids, envs)]
-        kubelet.write_down()
-        theirs = pod("theirs", gpu=ids)
-        theirs.containers[0].devices[0].resource_name = GPU_MEM
-        async with after(theirs, **BY_MEMORY) as lister:
-            await kubelet.until(lambda: kubelet.devices(GPU_MEM))
-            assert {unit_id.partition(":")[0] for unit_id in sick(kubelet)} == reserved
-            kubelet.given = []
-            lister.pods.remove(theirs)
-            await kubelet.until(lambda: not sick(kubelet))
-
-    play(scene)
+    kubelet.given = [Entry("uid", "main", GPU_MEM, ids, envs)]
+    kubelet.write_down()
+    theirs = pod("theirs", gpu=ids)
+    theirs.containers[0].devices[0].resource_name = GPU_MEM
+    async with after(theirs, **BY_MEMORY) as lister:
+        await kubelet.until(lambda: kubelet.devices(GPU_MEM))
+        assert {unit_id.partition(":")[0] for unit_id in sick(kubelet)} == reserved
+        kubelet.given = []
+        lister.pods.remove(theirs)
+        await kubelet.until(lambda: not sick(kubelet))
 
 
-def test_an_xid_counts_while_the_kubelet_is_waited_for(play, plugin, lists, monkeypatch, caplog) -> None:
+async def test_an_xid_counts_while_the_kubelet_is_waited_for(
+    kubelet, plugin, lists, monkeypatch, caplog
+) -> None:
     """Before anything is offered: it would not come again. The first list has it."""
     ask = PodResources.ask
 
-    async def scene(kubelet: FakeKubelet) -> None:
-        answered = asyncio.Event()
+    answered = asyncio.Event()
 
-        async def slowly(self: PodResources, age: float = 0.0) -> tuple[ContainerDevices, ...] | None:
-            await answered.wait()
-            return await ask(self, age)
+    async def slowly(self: PodResources, age: float = 0.0) -> tuple[ContainerDevices, ...] | None:
+        await answered.wait()
+        return await ask(self, age)
 
-        monkeypatch.setattr(PodResources, "ask", slowly)
-        nvml = gpus()
-        async with (
-            Lister(NAMESAKE).serving(lists),
-            plugin(nvml, pod_resources_socket=str(lists), recovery_seconds=60.0),
-        ):
-            while not nvml.gpus[0].sets:
-                await asyncio.sleep(0.01)
-            nvml.gpus[0].raise_xid(79)
-            while "unhealthy: Xid 79" not in caplog.text:
-                await asyncio.sleep(0.01)
-            answered.set()
-            await kubelet.until(kubelet.devices)
-            assert kubelet.plugins[GPU].lists[0] == {"GPU-a": "Unhealthy", "GPU-b": "Healthy"}
-
-    play(scene)
+    monkeypatch.setattr(PodResources, "ask", slowly)
+    nvml = gpus()
+    async with (
+        Lister(NAMESAKE).serving(lists),
+        plugin(nvml, pod_resources_socket=str(lists), recovery_seconds=60.0),
+    ):
+        while not nvml.gpus[0].sets:
+            await asyncio.sleep(0.01)
+        nvml.gpus[0].raise_xid(79)
+        while "unhealthy: Xid 79" not in caplog.text:
+            await asyncio.sleep(0.01)
+        answered.set()
+        await kubelet.until(kubelet.devices)
+        assert kubelet.plugins[GPU].lists[0] == {"GPU-a": "Unhealthy", "GPU-b": "Healthy"}
 
 
-def test_held_units_are_preferred_last(play, after) -> None:
+async def test_held_units_are_preferred_last(kubelet, after) -> None:
     """A kubelet that asks which units to take just before it hears of them takes others."""
-
-    async def scene(kubelet: FakeKubelet) -> None:
-        async with after(NAMESAKE, TRAIN, **BY_MEMORY):
-            every = list(await kubelet.until(lambda: kubelet.devices(GPU_MEM)))
-            assert set(await kubelet.prefer(every, [], 2, GPU_MEM)).isdisjoint(A)
-
-    play(scene)
+    async with after(NAMESAKE, TRAIN, **BY_MEMORY):
+        every = list(await kubelet.until(lambda: kubelet.devices(GPU_MEM)))
+        assert set(await kubelet.prefer(every, [], 2, GPU_MEM)).isdisjoint(A)
 
 
-def test_where_nothing_is_held_the_kubelet_is_asked_twice_and_no_more(play, after) -> None:
+async def test_where_nothing_is_held_the_kubelet_is_asked_twice_and_no_more(kubelet, after) -> None:
     """Before the devices are offered and soon after, and again when there are others."""
-
-    async def scene(kubelet: FakeKubelet) -> None:
-        nvml = gpus()
-        async with after(NAMESAKE, TRAIN, nvml=nvml) as lister:
-            await kubelet.until(kubelet.devices)
-            await lister.until(2)
-            await asyncio.sleep(10 * reclaim.POLL)  # nothing is to happen: that cannot be waited for
-            assert lister.asked == 2
-            nvml.gpus.append(Gpu("GPU-c", minor=2))
-            await lister.until(4)
-
-    play(scene)
+    nvml = gpus()
+    async with after(NAMESAKE, TRAIN, nvml=nvml) as lister:
+        await kubelet.until(kubelet.devices)
+        await lister.until(2)
+        await asyncio.sleep(10 * reclaim.POLL)  # nothing is to happen: that cannot be waited for
+        assert lister.asked == 2
+        nvml.gpus.append(Gpu("GPU-c", minor=2))
+        await lister.until(4)
 
 
-def test_a_kubelet_that_starts_again_and_knows_no_pods_yet_has_forgotten_nothing(play, after) -> None:
+async def test_a_kubelet_that_starts_again_and_knows_no_pods_yet_has_forgotten_nothing(
+    kubelet, after
+) -> None:
     """Its first lists are empty, or lack some, until the API server has told it; its record has all, and stays."""
-
-    async def scene(kubelet: FakeKubelet) -> None:
-        kubelet.given = [Entry("1-2-3", "main", GPU, ["GPU-a"])]
-        kubelet.write_down()
-        async with after(NAMESAKE, TRAIN, **BY_MEMORY) as lister:
-            await kubelet.until(lambda: kubelet.devices(GPU_MEM))
-            for early in ([], [pod("kube-proxy")], [NAMESAKE]):
-                lister.pods = early
-                await lister.until(lister.asked + 5)
-            assert [set(devices.values()) for devices in kubelet.plugins[GPU_MEM].lists] == [
-                {"Healthy", "Unhealthy"} for _ in kubelet.plugins[GPU_MEM].lists
-            ]
-            with pytest.raises(grpc.aio.AioRpcError, match=WHY):  # by its name, which it is not told now
-                await kubelet.allocate("GPU-a:1024:0", resource=GPU_MEM)
-
-    play(scene)
+    kubelet.given = [Entry("1-2-3", "main", GPU, ["GPU-a"])]
+    kubelet.write_down()
+    async with after(NAMESAKE, TRAIN, **BY_MEMORY) as lister:
+        await kubelet.until(lambda: kubelet.devices(GPU_MEM))
+        for early in ([], [pod("kube-proxy")], [NAMESAKE]):
+            lister.pods = early
+            await lister.until(lister.asked + 5)
+        assert [set(devices.values()) for devices in kubelet.plugins[GPU_MEM].lists] == [
+            {"Healthy", "Unhealthy"} for _ in kubelet.plugins[GPU_MEM].lists
+        ]
+        with pytest.raises(grpc.aio.AioRpcError, match=WHY):  # by its name, which it is not told now
+            await kubelet.allocate("GPU-a:1024:0", resource=GPU_MEM)
 
 
 def alive(kubelet: FakeKubelet, lister: Lister, *uids: str) -> None:
@@ -197,10 +181,9 @@ def alive(kubelet: FakeKubelet, lister: Lister, *uids: str) -> None:
     lister.asking = forget
 
 
-def test_what_an_init_container_has_is_held_back_until_its_pod_is_gone(play, after, caplog) -> None:
+async def test_what_an_init_container_has_is_held_back_until_its_pod_is_gone(kubelet, after, caplog) -> None:
     """The kubelet does not tell of it, but has written it down; it writes anew when it gets a list, and not before."""
-
-    async def scene(kubelet: FakeKubelet) -> None:
+    with caplog.at_level(logging.INFO, logger=reclaim.__name__):
         kubelet.given = [Entry("1-2-3", "load", GPU, ["GPU-a"])]
         kubelet.write_down()
         async with after(NAMESAKE, pod("train"), **BY_MEMORY) as lister:
@@ -215,33 +198,27 @@ def test_what_an_init_container_has_is_held_back_until_its_pod_is_gone(play, aft
             alive(kubelet, lister)
             await kubelet.until(lambda: not sick(kubelet))
             await kubelet.allocate("GPU-a:1024:0", resource=GPU_MEM)
-
-    with caplog.at_level(logging.INFO, logger=reclaim.__name__):
-        play(scene)
     lines = [record.getMessage() for record in caplog.records if record.name == reclaim.__name__]
     assert [line.partition(":")[0] for line in lines] == ["reserved", "no longer reserved"]
 
 
-def test_a_pod_that_ended_after_the_kubelet_wrote_is_not_spoken_of(play, after, caplog) -> None:
+async def test_a_pod_that_ended_after_the_kubelet_wrote_is_not_spoken_of(kubelet, after, caplog) -> None:
     """What it had comes back at once, when the kubelet has written anew."""
-
-    async def scene(kubelet: FakeKubelet) -> None:
+    with caplog.at_level(logging.INFO, logger=reclaim.__name__):
         kubelet.given = [Entry("1-2-3", "main", GPU, ["GPU-a"])]
         kubelet.write_down()
         kubelet.given = []
         async with after(NAMESAKE, **BY_MEMORY):
             await kubelet.until(lambda: kubelet.devices(GPU_MEM) and not sick(kubelet))
             assert "Unhealthy" in kubelet.plugins[GPU_MEM].lists[0].values()
-
-    with caplog.at_level(logging.INFO, logger=reclaim.__name__):
-        play(scene)
     assert [record.getMessage() for record in caplog.records if record.name == reclaim.__name__] == []
 
 
-def test_a_record_that_cannot_be_read_is_reported_once_and_the_kubelet_believed(play, after, caplog) -> None:
+async def test_a_record_that_cannot_be_read_is_reported_once_and_the_kubelet_believed(
+    kubelet, after, caplog
+) -> None:
     """It is the kubelet's own, and could change."""
-
-    async def scene(kubelet: FakeKubelet) -> None:
+    with caplog.at_level(logging.WARNING, logger=reclaim.__name__):
         kubelet.write_down = lambda: None
         (kubelet.directory / FILE_NAME).write_text('{"Data": {"Devices": []}}')
         async with after(NAMESAKE, TRAIN, **BY_MEMORY) as lister:
@@ -249,9 +226,6 @@ def test_a_record_that_cannot_be_read_is_reported_once_and_the_kubelet_believed(
             (kubelet.directory / FILE_NAME).write_text("{")
             await lister.until(5)
             assert sick(kubelet) == A
-
-    with caplog.at_level(logging.WARNING, logger=reclaim.__name__):
-        play(scene)
     lines = [
         record.getMessage()
         for record in caplog.records
@@ -260,120 +234,108 @@ def test_a_record_that_cannot_be_read_is_reported_once_and_the_kubelet_believed(
     assert len(lines) == len(set(lines)) == 2
 
 
-def test_what_is_held_stays_so_while_the_kubelet_does_not_tell(play, plugin, lists) -> None:
+async def test_what_is_held_stays_so_while_the_kubelet_does_not_tell(kubelet, plugin, lists) -> None:
     """A kubelet that is down for a while, or too busy."""
     lister = Lister(NAMESAKE, TRAIN)
 
-    async def scene(kubelet: FakeKubelet) -> None:
-        async with contextlib.AsyncExitStack() as first:
-            await first.enter_async_context(lister.serving(lists))
-            async with plugin(gpus(), pod_resources_socket=str(lists), **BY_MEMORY):
-                await kubelet.until(lambda: kubelet.devices(GPU_MEM))
-                await first.aclose()
-                await kubelet.restart()
-                await kubelet.until(lambda: kubelet.devices(GPU_MEM))
-                assert sick(kubelet) == A
-                lister.pods.remove(TRAIN)
-                async with lister.serving(lists):
-                    await kubelet.until(lambda: not sick(kubelet))
-
-    play(scene)
+    async with contextlib.AsyncExitStack() as first:
+        await first.enter_async_context(lister.serving(lists))
+        async with plugin(gpus(), pod_resources_socket=str(lists), **BY_MEMORY):
+            await kubelet.until(lambda: kubelet.devices(GPU_MEM))
+            await first.aclose()
+            await kubelet.restart()
+            await kubelet.until(lambda: kubelet.devices(GPU_MEM))
+            assert sick(kubelet) == A
+            lister.pods.remove(TRAIN)
+            async with lister.serving(lists):
+                await kubelet.until(lambda: not sick(kubelet))
 
 
-def test_a_kubelet_that_only_starts_is_not_waited_for(play, plugin, lists) -> None:
+async def test_a_kubelet_that_only_starts_is_not_waited_for(kubelet, plugin, lists) -> None:
     """Its record says what is held from the first list on."""
     lister = Lister(NAMESAKE, TRAIN)
 
-    async def scene(kubelet: FakeKubelet) -> None:
-        kubelet.given = [Entry("1-2-3", "main", GPU, ["GPU-a"])]
-        kubelet.write_down()
-        lists.touch()  # what a kubelet leaves that was stopped
-        async with plugin(gpus(), pod_resources_socket=str(lists), **BY_MEMORY):
-            await kubelet.until(lambda: kubelet.devices(GPU_MEM))
+    kubelet.given = [Entry("1-2-3", "main", GPU, ["GPU-a"])]
+    kubelet.write_down()
+    lists.touch()  # what a kubelet leaves that was stopped
+    async with plugin(gpus(), pod_resources_socket=str(lists), **BY_MEMORY):
+        await kubelet.until(lambda: kubelet.devices(GPU_MEM))
+        assert sick(kubelet) == A
+        lists.unlink()
+        async with lister.serving(lists):
+            await lister.until(3)
             assert sick(kubelet) == A
-            lists.unlink()
-            async with lister.serving(lists):
-                await lister.until(3)
-                assert sick(kubelet) == A
-                lister.pods.remove(TRAIN)
-                alive(kubelet, lister)
-                await kubelet.until(lambda: not sick(kubelet))
-
-    play(scene)
+            lister.pods.remove(TRAIN)
+            alive(kubelet, lister)
+            await kubelet.until(lambda: not sick(kubelet))
 
 
-def test_a_kubelet_that_tells_only_after_long_is_asked_soon_again(play, plugin, lists, monkeypatch) -> None:
+async def test_a_kubelet_that_tells_only_after_long_is_asked_soon_again(
+    kubelet, plugin, lists, monkeypatch
+) -> None:
     """Not when the GPUs are looked for next, which is a minute later: until then they could be given twice."""
     monkeypatch.setattr(discovery, "RESCAN", 60.0)
 
-    async def scene(kubelet: FakeKubelet) -> None:
-        lists.touch()
-        async with plugin(gpus(), pod_resources_socket=str(lists), **BY_MEMORY):
-            await kubelet.until(lambda: kubelet.devices(GPU_MEM))
-            assert not sick(kubelet)
-            lists.unlink()
-            async with Lister(NAMESAKE, TRAIN).serving(lists):
-                await kubelet.until(lambda: sick(kubelet) == A)
-
-    play(scene)
+    lists.touch()
+    async with plugin(gpus(), pod_resources_socket=str(lists), **BY_MEMORY):
+        await kubelet.until(lambda: kubelet.devices(GPU_MEM))
+        assert not sick(kubelet)
+        lists.unlink()
+        async with Lister(NAMESAKE, TRAIN).serving(lists):
+            await kubelet.until(lambda: sick(kubelet) == A)
 
 
 @pytest.mark.parametrize("how", ["no socket", "no v1"])
-def test_a_kubelet_that_never_tells_is_not_waited_for(play, plugin, lists, monkeypatch, caplog, how) -> None:
+async def test_a_kubelet_that_never_tells_is_not_waited_for(
+    kubelet, plugin, lists, monkeypatch, caplog, how
+) -> None:
     """Kubernetes before 1.20: all is offered at once, whatever it wrote, and the log says what to do instead."""
     monkeypatch.setattr(reclaim, "PATIENCE", 0.0)
 
-    async def scene(kubelet: FakeKubelet) -> None:
+    with caplog.at_level(logging.WARNING, logger=reclaim.__name__):
         kubelet.given = [Entry("1-2-3", "main", GPU, ["GPU-a"])]
         kubelet.write_down()
         old = Lister(TRAIN).serving(lists, "Other") if how == "no v1" else contextlib.nullcontext()
         async with old, plugin(gpus(), pod_resources_socket=str(lists), **BY_MEMORY):
             await kubelet.until(lambda: kubelet.devices(GPU_MEM))
             assert not sick(kubelet)
-
-    with caplog.at_level(logging.WARNING, logger=reclaim.__name__):
-        play(scene)
     (line,) = [record.getMessage() for record in caplog.records if record.name == reclaim.__name__]
     assert "drain this node before you change how its GPUs are shared" in line
 
 
-def test_a_mig_device_is_not_given_while_its_gpu_is_held_as_a_whole(play, after) -> None:
+async def test_a_mig_device_is_not_given_while_its_gpu_is_held_as_a_whole(kubelet, after) -> None:
     """Made while the plugin runs; the other GPU's is given."""
     part = "nvidia.com/mig-1g.10gb"
 
-    async def scene(kubelet: FakeKubelet) -> None:
-        nvml = FakeNvml(Gpu("GPU-a", name="H100"), Gpu("GPU-b", name="H100", minor=1))
-        async with after(NAMESAKE, TRAIN, nvml=nvml, mig_strategy="mixed") as lister:
-            await kubelet.until(lambda: len(kubelet.devices()) == 2)
-            nvml.gpus[0].mig, nvml.gpus[1].mig = [Mig("MIG-1")], [Mig("MIG-2")]
-            await kubelet.until(lambda: len(kubelet.devices(part)) == 2)
-            assert sick(kubelet, part) == {"MIG-1"}
-            assert all(each.get("MIG-1") != "Healthy" for each in kubelet.plugins[part].lists)
-            lister.pods.remove(TRAIN)
-            await kubelet.until(lambda: not sick(kubelet, part))
-
-    play(scene)
+    nvml = FakeNvml(Gpu("GPU-a", name="H100"), Gpu("GPU-b", name="H100", minor=1))
+    async with after(NAMESAKE, TRAIN, nvml=nvml, mig_strategy="mixed") as lister:
+        await kubelet.until(lambda: len(kubelet.devices()) == 2)
+        nvml.gpus[0].mig, nvml.gpus[1].mig = [Mig("MIG-1")], [Mig("MIG-2")]
+        await kubelet.until(lambda: len(kubelet.devices(part)) == 2)
+        assert sick(kubelet, part) == {"MIG-1"}
+        assert all(each.get("MIG-1") != "Healthy" for each in kubelet.plugins[part].lists)
+        lister.pods.remove(TRAIN)
+        await kubelet.until(lambda: not sick(kubelet, part))
 
 
-def test_a_pod_that_went_long_ago_holds_nothing_back(play, after) -> None:
+async def test_a_pod_that_went_long_ago_holds_nothing_back(kubelet, after) -> None:
     """Not what the kubelet told when it was asked last counts, but what it tells when there is a new device."""
     part = "nvidia.com/mig-1g.10gb"
 
-    async def scene(kubelet: FakeKubelet) -> None:
-        nvml = FakeNvml(Gpu("GPU-a", name="H100"))
-        async with after(NAMESAKE, TRAIN, nvml=nvml, mig_strategy="mixed") as lister:
-            await kubelet.until(kubelet.devices)
-            await lister.until(2)
-            lister.pods.remove(TRAIN)
-            nvml.gpus[0].mig = [Mig("MIG-1")]
-            await kubelet.until(lambda: kubelet.devices(part))
-            await lister.until(4)
-            assert [*kubelet.plugins[part].lists] == [{"MIG-1": "Healthy"}]
-
-    play(scene)
+    nvml = FakeNvml(Gpu("GPU-a", name="H100"))
+    async with after(NAMESAKE, TRAIN, nvml=nvml, mig_strategy="mixed") as lister:
+        await kubelet.until(kubelet.devices)
+        await lister.until(2)
+        lister.pods.remove(TRAIN)
+        nvml.gpus[0].mig = [Mig("MIG-1")]
+        await kubelet.until(lambda: kubelet.devices(part))
+        await lister.until(4)
+        assert [*kubelet.plugins[part].lists] == [{"MIG-1": "Healthy"}]
 
 
-def test_a_changed_configuration_file_holds_back_what_pods_have(play, sockets, lists, tmp_path) -> None:
+async def test_a_changed_configuration_file_holds_back_what_pods_have(
+    kubelet, sockets, lists, tmp_path
+) -> None:
     """Whole, then shares, then whole again, with one pod of each time; the process goes on."""
     file = tmp_path / "config.yaml"
     sharing = "sharing: {timeSlicing: {resources: [{name: nvidia.com/gpu, replicas: 2}]}}\n"
@@ -383,21 +345,18 @@ def test_a_changed_configuration_file_holds_back_what_pods_have(play, sockets, l
         new.write_text(f"version: v1\n{text}")
         new.rename(file)
 
-    async def scene(kubelet: FakeKubelet) -> None:
-        lister = Lister(NAMESAKE, TRAIN)
-        flags = (f"--config-file={file}", f"--pod-resources-socket={lists}")
-        async with lister.serving(lists), process(sockets, *flags, gpus="GPU-a,GPU-b"):
-            await kubelet.until(lambda: kubelet.devices() == {"GPU-a": "Healthy", "GPU-b": "Healthy"})
-            write(sharing)
-            await kubelet.until(lambda: len(kubelet.devices()) == 4)
-            assert sick(kubelet, "nvidia.com/gpu") == {"GPU-a::0", "GPU-a::1"}
-            lister.pods.append(pod("infer", gpu=["GPU-b::1"]))
-            write("")
-            await kubelet.until(lambda: len(kubelet.devices()) == 2)
-            assert sick(kubelet, "nvidia.com/gpu") == {"GPU-b"}
-
     write("")
-    play(scene)
+    lister = Lister(NAMESAKE, TRAIN)
+    flags = (f"--config-file={file}", f"--pod-resources-socket={lists}")
+    async with lister.serving(lists), process(sockets, *flags, gpus="GPU-a,GPU-b"):
+        await kubelet.until(lambda: kubelet.devices() == {"GPU-a": "Healthy", "GPU-b": "Healthy"})
+        write(sharing)
+        await kubelet.until(lambda: len(kubelet.devices()) == 4)
+        assert sick(kubelet, "nvidia.com/gpu") == {"GPU-a::0", "GPU-a::1"}
+        lister.pods.append(pod("infer", gpu=["GPU-b::1"]))
+        write("")
+        await kubelet.until(lambda: len(kubelet.devices()) == 2)
+        assert sick(kubelet, "nvidia.com/gpu") == {"GPU-b"}
 
 
 @pytest.fixture
@@ -416,7 +375,7 @@ def publisher(api) -> Iterator[Publisher]:
     made.close()
 
 
-def test_it_is_reported_where_people_look(play, after, api, publisher, caplog) -> None:
+async def test_it_is_reported_where_people_look(kubelet, after, api, publisher, caplog) -> None:
     """Events about the node, its annotation, a gauge, the log. The plugin is ready all the same: it may take days."""
     port = free_port()
 
@@ -424,7 +383,7 @@ def test_it_is_reported_where_people_look(play, after, api, publisher, caplog) -
         notes = api.objects["/api/v1/nodes/gpu-01"]["metadata"].get("annotations", {})
         return dict(json.loads(notes.get(ANNOTATION) or "{}"))
 
-    async def scene(kubelet: FakeKubelet) -> None:
+    with caplog.at_level(logging.INFO, logger=reclaim.__name__):
         settings = {"publisher": publisher, "metrics_address": f"127.0.0.1:{port}"}
         async with after(NAMESAKE, TRAIN, shares=(Share(GPU, 2, GPU),), **settings) as lister:
             await kubelet.until(kubelet.devices)
@@ -443,8 +402,5 @@ def test_it_is_reported_where_people_look(play, after, api, publisher, caplog) -
             await api.until(lambda: api.said() == [("GPUHeld", 1), ("GPUFree", 1)])
             await api.until(lambda: not note()["reserved"])
             assert "_held{" not in (await get(port, "/metrics"))[1]
-
-    with caplog.at_level(logging.INFO, logger=reclaim.__name__):
-        play(scene)
     lines = [record.getMessage() for record in caplog.records if record.name == reclaim.__name__]
     assert lines == [f"reserved: {WHY}", "no longer reserved"]

@@ -25,7 +25,6 @@ from tests import tables
 
 from ..sim.clusters import Client
 from .apiserver import FakeApiServer
-from .kubelet import FakeKubelet
 from .test_process import process
 
 DOWN = ApiError(0, "the API server at 10.96.0.1:443 cannot be reached: timed out")
@@ -131,21 +130,18 @@ def test_a_start_waits_for_the_label_only_where_it_can_come(api) -> None:
     assert away.value == "a"
 
 
-def test_a_start_that_waits_for_the_label_ends_when_told_to(play, sockets, tmp_path) -> None:
+async def test_a_start_that_waits_for_the_label_ends_when_told_to(kubelet, sockets, tmp_path) -> None:
     """The first process of a container has to say so itself."""
     there = folder(tmp_path / "config", default="version: v1\n")
     account = tmp_path / "account"
     account.mkdir()
 
-    async def scene(kubelet: FakeKubelet) -> None:
-        environment = {"NODE_NAME": "gpu-01", "SERVICE_ACCOUNT_DIRECTORY": str(account)}
-        async with process(sockets, f"--config-dir={there}", environment=environment) as child:
-            assert child.stderr
-            assert b"is not known: " in await child.stderr.readline()
-            child.send_signal(signal.SIGTERM)
-            assert await child.wait() == 0
-
-    play(scene)
+    environment = {"NODE_NAME": "gpu-01", "SERVICE_ACCOUNT_DIRECTORY": str(account)}
+    async with process(sockets, f"--config-dir={there}", environment=environment) as child:
+        assert child.stderr
+        assert b"is not known: " in await child.stderr.readline()
+        child.send_signal(signal.SIGTERM)
+        assert await child.wait() == 0
 
 
 @pytest.fixture
@@ -157,7 +153,7 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
     made.close()
 
 
-def test_the_nodes_label_chooses_while_the_plugin_runs(play, sockets, tmp_path, cluster) -> None:
+async def test_the_nodes_label_chooses_while_the_plugin_runs(kubelet, sockets, tmp_path, cluster) -> None:
     """Another label and another ConfigMap are taken up at once; a label that names nothing disturbs nothing."""
     config = json.loads(cluster.kubeconfig.read_text())
     url = urlsplit(config["clusters"][0]["cluster"]["server"])
@@ -183,32 +179,29 @@ def test_the_nodes_label_chooses_while_the_plugin_runs(play, sockets, tmp_path, 
         code, _ = client.ask("PATCH", "/api/v1/nodes/gpu-01", patch, "application/merge-patch+json")
         assert code == 200
 
-    async def scene(kubelet: FakeKubelet) -> None:
-        async with process(sockets, f"--config-dir={there}", environment=environment) as child:
-            await kubelet.until(lambda: kubelet.devices() == {"GPU-a": "Healthy"})
-            label("shared")
-            await kubelet.until(lambda: len(kubelet.devices()) == 2)
-            label("nothing")
-            assert child.stderr
-            while b"names nothing, which is not there; there are default, shared" not in (
-                line := await child.stderr.readline()
-            ):
-                assert line
-            folder(there, default="version: v1\n", shared=SHARED.replace("2", "3"))
-            label("shared")
-            await kubelet.until(lambda: len(kubelet.devices()) == 3)
-            folder(there, default="version: v1\n", shared=SHARED.replace("2", "4"))
-            await kubelet.until(lambda: len(kubelet.devices()) == 4)
-            label(None)
-            await kubelet.until(lambda: kubelet.devices() == {"GPU-a": "Healthy"})
-            assert len(kubelet.requests) == 5
-        events = client.ask("GET", "/api/v1/namespaces/default/events")[1]["items"]
-        (refused,) = [event for event in events if event["reason"] == "ConfigRefused"]
-        assert "names nothing, which is not there" in refused["message"]
-        (accepted,) = [event for event in events if event["reason"] == "ConfigTaken"]
-        assert (accepted["type"], accepted["count"]) == ("Normal", 1)
-
-    play(scene)
+    async with process(sockets, f"--config-dir={there}", environment=environment) as child:
+        await kubelet.until(lambda: kubelet.devices() == {"GPU-a": "Healthy"})
+        label("shared")
+        await kubelet.until(lambda: len(kubelet.devices()) == 2)
+        label("nothing")
+        assert child.stderr
+        while b"names nothing, which is not there; there are default, shared" not in (
+            line := await child.stderr.readline()
+        ):
+            assert line
+        folder(there, default="version: v1\n", shared=SHARED.replace("2", "3"))
+        label("shared")
+        await kubelet.until(lambda: len(kubelet.devices()) == 3)
+        folder(there, default="version: v1\n", shared=SHARED.replace("2", "4"))
+        await kubelet.until(lambda: len(kubelet.devices()) == 4)
+        label(None)
+        await kubelet.until(lambda: kubelet.devices() == {"GPU-a": "Healthy"})
+        assert len(kubelet.requests) == 5
+    events = client.ask("GET", "/api/v1/namespaces/default/events")[1]["items"]
+    (refused,) = [event for event in events if event["reason"] == "ConfigRefused"]
+    assert "names nothing, which is not there" in refused["message"]
+    (accepted,) = [event for event in events if event["reason"] == "ConfigTaken"]
+    assert (accepted["type"], accepted["count"]) == ("Normal", 1)
 
 
 def test_a_start_guesses_no_label(tmp_path, api, monkeypatch, caplog) -> None:

@@ -8,7 +8,7 @@ import gc
 import random
 import socket
 import struct
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
@@ -107,130 +107,103 @@ async def until(condition: Callable[[], object]) -> None:
         await asyncio.sleep(0.01)
 
 
-def play(scene: Coroutine[Any, Any, None]) -> None:
-    asyncio.run(asyncio.wait_for(scene, 60))
-
-
-def test_grpcs_own_client_is_answered(sockets):
+async def test_grpcs_own_client_is_answered(sockets):
     """Messages, refusals with any text, mistakes, unknown methods, on two connections at once."""
-
-    async def scene() -> None:
-        async with serving(sockets) as (_, path, _), channel(path) as first, channel(path) as other:
-            for client in (first, other, first):
-                assert await client.unary_unary("/s/echo")(b"") == b""
-                assert await client.unary_unary("/s/echo")(b"x" * 100_000) == b"x" * 100_000
-            long = channel(path, max_receive_message_length=-1)
-            assert len(await long.unary_unary("/s/large")(b"%d" % (6 * MIB))) == 6 * MIB
-            await long.close()
-            for method, code, details in (
-                ("/s/refuse", grpc.StatusCode.INVALID_ARGUMENT, "nicht möglich: 100 % of it\n…"),
-                ("/s/fail", grpc.StatusCode.UNKNOWN, "ValueError: a mistake"),
-                ("/s/none", grpc.StatusCode.UNIMPLEMENTED, "unknown method /s/none"),
-            ):
-                with pytest.raises(grpc.aio.AioRpcError) as caught:
-                    await first.unary_unary(method)(b"it")
-                assert (caught.value.code(), caught.value.details()) == (code, details)
+    async with serving(sockets) as (_, path, _), channel(path) as first, channel(path) as other:
+        for client in (first, other, first):
+            assert await client.unary_unary("/s/echo")(b"") == b""
+            assert await client.unary_unary("/s/echo")(b"x" * 100_000) == b"x" * 100_000
+        long = channel(path, max_receive_message_length=-1)
+        assert len(await long.unary_unary("/s/large")(b"%d" % (6 * MIB))) == 6 * MIB
+        await long.close()
+        for method, code, details in (
+            ("/s/refuse", grpc.StatusCode.INVALID_ARGUMENT, "nicht möglich: 100 % of it\n…"),
+            ("/s/fail", grpc.StatusCode.UNKNOWN, "ValueError: a mistake"),
+            ("/s/none", grpc.StatusCode.UNIMPLEMENTED, "unknown method /s/none"),
+        ):
             with pytest.raises(grpc.aio.AioRpcError) as caught:
-                await first.unary_unary("/s/echo")(bytes(5 * MIB))
-            assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
-            with pytest.raises(grpc.aio.AioRpcError) as caught:
-                await first.unary_unary("/s/echo")(bytes(100), compression=grpc.Compression.Gzip)
-            assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED
-            assert await first.unary_unary("/s/echo")(b"still") == b"still"
+                await first.unary_unary(method)(b"it")
+            assert (caught.value.code(), caught.value.details()) == (code, details)
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await first.unary_unary("/s/echo")(bytes(5 * MIB))
+        assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await first.unary_unary("/s/echo")(bytes(100), compression=grpc.Compression.Gzip)
+        assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED
+        assert await first.unary_unary("/s/echo")(b"still") == b"still"
 
-    play(scene())
 
-
-def test_a_stream_ends_with_its_client_and_with_the_server(sockets):
+async def test_a_stream_ends_with_its_client_and_with_the_server(sockets):
     """A kubelet that cancels, and a plugin that stops: the kubelet gets all messages, and a proper end."""
-
-    async def scene() -> None:
-        async with serving(sockets) as (service, path, _), channel(path) as client:
-            stream = client.unary_stream("/s/count")(b"1000")
-            assert [await stream.read() for _ in range(1000)] == [b"%d" % number for number in range(1000)]
-            stream.cancel()
-            await until(lambda: service.ended == ["count"])
-            stream = client.unary_stream("/s/count")(b"1")
-            assert await stream.read() == b"0"
-            service.go_on.set()
-            assert await stream.read() is grpc.aio.EOF  # type: ignore[attr-defined]
-            assert await stream.code() is grpc.StatusCode.OK
-
-    play(scene())
+    async with serving(sockets) as (service, path, _), channel(path) as client:
+        stream = client.unary_stream("/s/count")(b"1000")
+        assert [await stream.read() for _ in range(1000)] == [b"%d" % number for number in range(1000)]
+        stream.cancel()
+        await until(lambda: service.ended == ["count"])
+        stream = client.unary_stream("/s/count")(b"1")
+        assert await stream.read() == b"0"
+        service.go_on.set()
+        assert await stream.read() is grpc.aio.EOF  # type: ignore[attr-defined]
+        assert await stream.code() is grpc.StatusCode.OK
 
 
-def test_a_call_ends_at_its_deadline(sockets):
+async def test_a_call_ends_at_its_deadline(sockets):
     """Its handler, too."""
-
-    async def scene() -> None:
-        async with serving(sockets) as (service, path, _), channel(path) as client:
-            with pytest.raises(grpc.aio.AioRpcError) as caught:
-                await client.unary_unary("/s/wait")(b"", timeout=1)
-            assert caught.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
-            await until(lambda: service.ended == ["wait"])
-            with pytest.raises(RpcError) as ours:
-                await call(path, "/s/wait", b"", seconds=1)
-            assert ours.value.code is Code.DEADLINE_EXCEEDED
-
-    play(scene())
+    async with serving(sockets) as (service, path, _), channel(path) as client:
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await client.unary_unary("/s/wait")(b"", timeout=1)
+        assert caught.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+        await until(lambda: service.ended == ["wait"])
+        with pytest.raises(RpcError) as ours:
+            await call(path, "/s/wait", b"", seconds=1)
+        assert ours.value.code is Code.DEADLINE_EXCEEDED
 
 
-def test_a_server_that_stops_lets_calls_end(sockets):
+async def test_a_server_that_stops_lets_calls_end(sockets):
     """A call that goes on is answered; later ones are refused."""
-
-    async def scene() -> None:
-        async with serving(sockets) as (service, path, server), channel(path) as client:
-            waiting = asyncio.ensure_future(client.unary_unary("/s/wait")(b""))
-            await until(lambda: any(connection.streams for connection in server._connections))
-            stopping = asyncio.ensure_future(server.stop(grace=30))
-            await asyncio.sleep(0.05)
-            service.go_on.set()
-            assert await waiting == b"at last"
-            await stopping
-            with pytest.raises(RpcError) as caught:
-                await call(path, "/s/echo", b"", seconds=50)
-            assert caught.value.code is Code.UNAVAILABLE
-
-    play(scene())
+    async with serving(sockets) as (service, path, server), channel(path) as client:
+        waiting = asyncio.ensure_future(client.unary_unary("/s/wait")(b""))
+        await until(lambda: any(connection.streams for connection in server._connections))
+        stopping = asyncio.ensure_future(server.stop(grace=30))
+        await asyncio.sleep(0.05)
+        service.go_on.set()
+        assert await waiting == b"at last"
+        await stopping
+        with pytest.raises(RpcError) as caught:
+            await call(path, "/s/echo", b"", seconds=50)
+        assert caught.value.code is Code.UNAVAILABLE
 
 
-def test_a_start_that_is_cancelled_leaves_no_socket(sockets):
+async def test_a_start_that_is_cancelled_leaves_no_socket(sockets):
     path = sockets / "p.sock"
 
-    async def scene() -> None:
-        starting = asyncio.ensure_future(Server({}, {}).start(path))
-        while not path.exists():
-            await asyncio.sleep(0)
-        starting.cancel()
-        await asyncio.gather(starting, return_exceptions=True)
-        assert starting.cancelled()
-        assert not path.exists()
-
-    play(scene())
+    starting = asyncio.ensure_future(Server({}, {}).start(path))
+    while not path.exists():
+        await asyncio.sleep(0)
+    starting.cancel()
+    await asyncio.gather(starting, return_exceptions=True)
+    assert starting.cancelled()
+    assert not path.exists()
     gc.collect()  # warns of a socket that was not closed
 
 
 @pytest.mark.parametrize("turns", range(6))
-def test_a_connection_that_comes_as_the_server_stops_is_closed(sockets, turns):
+async def test_a_connection_that_comes_as_the_server_stops_is_closed(sockets, turns):
     """Of the loop, after which the server stops: asyncio takes several from a connection's arrival to its protocol."""
-
-    async def scene() -> None:
-        server = Server({}, {})
-        await server.start(sockets / "p.sock")
-        with socket.socket(socket.AF_UNIX) as client:
-            client.connect(str(sockets / "p.sock"))
-            client.setblocking(False)
-            for _ in range(turns):
-                await asyncio.sleep(0)
-            await server.stop(grace=0)
-            with contextlib.suppress(ConnectionResetError):
-                while await asyncio.wait_for(asyncio.get_running_loop().sock_recv(client, 1024), 10):
-                    pass
-
-    play(scene())
+    server = Server({}, {})
+    await server.start(sockets / "p.sock")
+    with socket.socket(socket.AF_UNIX) as client:
+        client.connect(str(sockets / "p.sock"))
+        client.setblocking(False)
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        await server.stop(grace=0)
+        with contextlib.suppress(ConnectionResetError):
+            while await asyncio.wait_for(asyncio.get_running_loop().sock_recv(client, 1024), 10):
+                pass
 
 
-def test_grpcs_own_server_is_asked(sockets):
+async def test_grpcs_own_server_is_asked(sockets):
     """Answers of 20 MiB in many frames, refusals, deadlines, an end of the server, and none at all."""
 
     async def large(request, _context):
@@ -242,37 +215,32 @@ def test_grpcs_own_server_is_asked(sockets):
     async def wait(_request, _context):
         await asyncio.Event().wait()
 
-    async def scene() -> None:
-        server, path = (
-            grpc.aio.server(options=[("grpc.max_send_message_length", -1)]),
-            sockets / "theirs.sock",
-        )
-        handlers = {name: grpc.unary_unary_rpc_method_handler(how) for name, how in
-                    (("large", large), ("refuse", refuse), ("wait", wait))}  # fmt: skip
-        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("s", handlers),))
-        server.add_insecure_port(f"unix:{path}")
-        await server.start()
-        assert await call(path, "/s/large", b"0", seconds=30) == b""
-        assert await call(path, "/s/large", b"%d" % (20 * MIB), seconds=30, longest=32 * MIB) == bytes(
-            20 * MIB
-        )
-        waiting = asyncio.ensure_future(call(path, "/s/wait", b"", seconds=30))
-        for method, seconds, code, details in (
-            ("/s/refuse", 30, Code.NOT_FOUND, "nicht möglich: 100 %\n…"),
-            ("/s/none", 30, Code.UNIMPLEMENTED, "Method not found!"),
-            ("/s/wait", 0.1, Code.DEADLINE_EXCEEDED, "Deadline Exceeded"),
-            ("/s/large", 30, Code.RESOURCE_EXHAUSTED, "a message of 5242880 bytes is larger than 4194304"),
-        ):
-            with pytest.raises(RpcError) as caught:
-                await call(path, method, b"%d" % (5 * MIB), seconds=seconds)
-            assert (caught.value.code, caught.value.details) == (code, details)
-        await server.stop(grace=None)
-        for asking in (waiting, call(path, "/s/wait", b"", seconds=30)):
-            with pytest.raises(RpcError) as caught:
-                await asking
-            assert caught.value.code is Code.UNAVAILABLE
-
-    play(scene())
+    server, path = (
+        grpc.aio.server(options=[("grpc.max_send_message_length", -1)]),
+        sockets / "theirs.sock",
+    )
+    handlers = {name: grpc.unary_unary_rpc_method_handler(how) for name, how in
+                (("large", large), ("refuse", refuse), ("wait", wait))}  # fmt: skip
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("s", handlers),))
+    server.add_insecure_port(f"unix:{path}")
+    await server.start()
+    assert await call(path, "/s/large", b"0", seconds=30) == b""
+    assert await call(path, "/s/large", b"%d" % (20 * MIB), seconds=30, longest=32 * MIB) == bytes(20 * MIB)
+    waiting = asyncio.ensure_future(call(path, "/s/wait", b"", seconds=30))
+    for method, seconds, code, details in (
+        ("/s/refuse", 30, Code.NOT_FOUND, "nicht möglich: 100 %\n…"),
+        ("/s/none", 30, Code.UNIMPLEMENTED, "Method not found!"),
+        ("/s/wait", 0.1, Code.DEADLINE_EXCEEDED, "Deadline Exceeded"),
+        ("/s/large", 30, Code.RESOURCE_EXHAUSTED, "a message of 5242880 bytes is larger than 4194304"),
+    ):
+        with pytest.raises(RpcError) as caught:
+            await call(path, method, b"%d" % (5 * MIB), seconds=seconds)
+        assert (caught.value.code, caught.value.details) == (code, details)
+    await server.stop(grace=None)
+    for asking in (waiting, call(path, "/s/wait", b"", seconds=30)):
+        with pytest.raises(RpcError) as caught:
+            await asking
+        assert caught.value.code is Code.UNAVAILABLE
 
 
 class Peer:
@@ -311,91 +279,71 @@ def framed(message: bytes) -> bytes:
     return b"\0" + len(message).to_bytes(4, "big") + message
 
 
-def test_headers_and_messages_come_in_any_pieces(sockets):
+async def test_headers_and_messages_come_in_any_pieces(sockets):
     """Padded, with a priority, continued, and byte by byte."""
-
-    async def scene() -> None:
-        async with serving(sockets) as (_, path, _), peer(path) as client:
-            block, message = asked("/s/echo"), framed(b"hello")
-            first = frame(
-                HEADERS, PADDED | WITH_PRIORITY, 1, b"\3" + bytes(4) + b"\x10" + block[:7] + bytes(3)
-            )
-            client.send(first, frame(CONTINUATION, 0, 1, block[7:9]))
-            client.send(frame(CONTINUATION, END_HEADERS, 1, block[9:]))
-            for byte in message:
-                client.send(frame(DATA, PADDED, 1, bytes((2, byte, 0, 0))))
-            for byte in frame(DATA, END_STREAM, 1, b""):
-                client.send(bytes((byte,)))
-                await client.writer.drain()
-                await asyncio.sleep(0)
-            assert await client.frames(DATA) == (DATA, 0, 1, message)
-            _, flags, _, trailers = await client.frames(HEADERS)
-            assert flags & END_STREAM
-            assert dict(Decoder().decode(trailers)) == {b"grpc-status": b"0"}
-
-    play(scene())
+    async with serving(sockets) as (_, path, _), peer(path) as client:
+        block, message = asked("/s/echo"), framed(b"hello")
+        first = frame(HEADERS, PADDED | WITH_PRIORITY, 1, b"\3" + bytes(4) + b"\x10" + block[:7] + bytes(3))
+        client.send(first, frame(CONTINUATION, 0, 1, block[7:9]))
+        client.send(frame(CONTINUATION, END_HEADERS, 1, block[9:]))
+        for byte in message:
+            client.send(frame(DATA, PADDED, 1, bytes((2, byte, 0, 0))))
+        for byte in frame(DATA, END_STREAM, 1, b""):
+            client.send(bytes((byte,)))
+            await client.writer.drain()
+            await asyncio.sleep(0)
+        assert await client.frames(DATA) == (DATA, 0, 1, message)
+        _, flags, _, trailers = await client.frames(HEADERS)
+        assert flags & END_STREAM
+        assert dict(Decoder().decode(trailers)) == {b"grpc-status": b"0"}
 
 
-def test_no_more_is_sent_than_the_windows_allow(sockets):
+async def test_no_more_is_sent_than_the_windows_allow(sockets):
     """Of a stream, which SETTINGS may change, even below 0, and of the connection."""
-
-    async def scene() -> None:
-        async with (
-            serving(sockets) as (_, path, _),
-            peer(path, struct.pack(">HI", INITIAL_WINDOW, 10)) as client,
-        ):
-            client.send(frame(HEADERS, END_HEADERS, 1, asked("/s/large")))
-            client.send(frame(DATA, END_STREAM, 1, framed(b"100000")))
-            assert len((await client.frames(DATA))[3]) == 10
-            client.send(frame(SETTINGS, 0, 0, struct.pack(">HI", INITIAL_WINDOW, 4)))
-            client.send(frame(WINDOW_UPDATE, 0, 1, struct.pack(">I", 6)))  # the window is 0
-            client.send(frame(PING, 0, 0, b"12345678"))
-            assert await client.frames(DATA, PING) == (PING, ACK, 0, b"12345678")
-            client.send(frame(WINDOW_UPDATE, 0, 1, struct.pack(">I", 1_000_000)))
-            got = 10
-            while got < 65535:
-                got += len((await client.frames(DATA))[3])
-            assert got == 65535
-            client.send(frame(PING, 0, 0, b"12345678"))
-            assert (await client.frames(DATA, PING))[0] == PING
-            client.send(frame(WINDOW_UPDATE, 0, 0, struct.pack(">I", 1_000_000)))
-            while got < 100_005:
-                got += len((await client.frames(DATA))[3])
-            assert (await client.frames(DATA, HEADERS))[0] == HEADERS
-
-    play(scene())
+    async with (
+        serving(sockets) as (_, path, _),
+        peer(path, struct.pack(">HI", INITIAL_WINDOW, 10)) as client,
+    ):
+        client.send(frame(HEADERS, END_HEADERS, 1, asked("/s/large")))
+        client.send(frame(DATA, END_STREAM, 1, framed(b"100000")))
+        assert len((await client.frames(DATA))[3]) == 10
+        client.send(frame(SETTINGS, 0, 0, struct.pack(">HI", INITIAL_WINDOW, 4)))
+        client.send(frame(WINDOW_UPDATE, 0, 1, struct.pack(">I", 6)))  # the window is 0
+        client.send(frame(PING, 0, 0, b"12345678"))
+        assert await client.frames(DATA, PING) == (PING, ACK, 0, b"12345678")
+        client.send(frame(WINDOW_UPDATE, 0, 1, struct.pack(">I", 1_000_000)))
+        got = 10
+        while got < 65535:
+            got += len((await client.frames(DATA))[3])
+        assert got == 65535
+        client.send(frame(PING, 0, 0, b"12345678"))
+        assert (await client.frames(DATA, PING))[0] == PING
+        client.send(frame(WINDOW_UPDATE, 0, 0, struct.pack(">I", 1_000_000)))
+        while got < 100_005:
+            got += len((await client.frames(DATA))[3])
+        assert (await client.frames(DATA, HEADERS))[0] == HEADERS
 
 
-def test_a_call_that_is_reset_is_given_up(sockets):
+async def test_a_call_that_is_reset_is_given_up(sockets):
     """Those beside it are not; and what comes late for it is passed over."""
-
-    async def scene() -> None:
-        async with serving(sockets) as (service, path, _), peer(path) as client:
-            client.send(
-                frame(HEADERS, END_HEADERS, 1, asked("/s/wait")), frame(DATA, END_STREAM, 1, framed(b""))
-            )
-            client.send(frame(HEADERS, END_HEADERS, 3, asked("/s/echo")))
-            client.send(frame(PING, 0, 0, b"12345678"))
-            await client.frames(PING)
-            client.send(frame(RST_STREAM, 0, 1, bytes(4)), frame(WINDOW_UPDATE, 0, 1, struct.pack(">I", 5)))
-            await until(lambda: service.ended == ["wait"])
-            client.send(frame(DATA, END_STREAM, 3, framed(b"x")))
-            assert (await client.frames(DATA))[2:] == (3, framed(b"x"))
-
-    play(scene())
+    async with serving(sockets) as (service, path, _), peer(path) as client:
+        client.send(frame(HEADERS, END_HEADERS, 1, asked("/s/wait")), frame(DATA, END_STREAM, 1, framed(b"")))
+        client.send(frame(HEADERS, END_HEADERS, 3, asked("/s/echo")))
+        client.send(frame(PING, 0, 0, b"12345678"))
+        await client.frames(PING)
+        client.send(frame(RST_STREAM, 0, 1, bytes(4)), frame(WINDOW_UPDATE, 0, 1, struct.pack(">I", 5)))
+        await until(lambda: service.ended == ["wait"])
+        client.send(frame(DATA, END_STREAM, 3, framed(b"x")))
+        assert (await client.frames(DATA))[2:] == (3, framed(b"x"))
 
 
-def test_calls_beyond_the_limit_are_refused(sockets):
+async def test_calls_beyond_the_limit_are_refused(sockets):
     """For another try; the others go on."""
-
-    async def scene() -> None:
-        async with serving(sockets) as (_, path, _), peer(path) as client:
-            for number in range(http2.STREAMS + 1):
-                client.send(frame(HEADERS, END_HEADERS, 2 * number + 1, asked("/s/wait")))
-            refused = struct.pack(">I", http2.REFUSED_STREAM)
-            assert (await client.frames(RST_STREAM))[2:] == (2 * http2.STREAMS + 1, refused)
-
-    play(scene())
+    async with serving(sockets) as (_, path, _), peer(path) as client:
+        for number in range(http2.STREAMS + 1):
+            client.send(frame(HEADERS, END_HEADERS, 2 * number + 1, asked("/s/wait")))
+        refused = struct.pack(">I", http2.REFUSED_STREAM)
+        assert (await client.frames(RST_STREAM))[2:] == (2 * http2.STREAMS + 1, refused)
 
 
 @pytest.mark.parametrize(
@@ -416,46 +364,38 @@ def test_calls_beyond_the_limit_are_refused(sockets):
         (PREFACE + frame(HEADERS, 0, 1, b"") + frame(CONTINUATION, 0, 1, bytes(16000)) * 5, http2.CALM),
     ],
 )  # fmt: skip
-def test_a_peer_that_breaks_the_protocol_is_told_and_left(sockets, sent, code):
+async def test_a_peer_that_breaks_the_protocol_is_told_and_left(sockets, sent, code):
     """With the error's code; the server goes on."""
-
-    async def scene() -> None:
-        async with serving(sockets) as (_, path, server):
-            reader, writer = await asyncio.open_unix_connection(str(path))
-            writer.write(sent)
-            content = (await Peer(reader, writer).frames(GOAWAY))[3]
-            assert int.from_bytes(content[4:8], "big") == code
-            await until(reader.at_eof) if await reader.read() else None
-            writer.close()
-            assert await call(path, "/s/echo", b"on", seconds=50) == b"on"
-            await until(lambda: not server._connections)
-
-    play(scene())
+    async with serving(sockets) as (_, path, server):
+        reader, writer = await asyncio.open_unix_connection(str(path))
+        writer.write(sent)
+        content = (await Peer(reader, writer).frames(GOAWAY))[3]
+        assert int.from_bytes(content[4:8], "big") == code
+        await until(reader.at_eof) if await reader.read() else None
+        writer.close()
+        assert await call(path, "/s/echo", b"on", seconds=50) == b"on"
+        await until(lambda: not server._connections)
 
 
-def test_bytes_of_any_kind_end_a_connection_at_most(sockets):
+async def test_bytes_of_any_kind_end_a_connection_at_most(sockets):
     """Frames with random changes, and nothing that the server keeps of them."""
-
-    async def scene() -> None:
-        chance = random.Random(5)
-        async with serving(sockets) as (service, path, server):
-            good = PREFACE + frame(SETTINGS, 0, 0, b"") + frame(HEADERS, END_HEADERS, 1, asked("/s/echo"))
-            good += frame(DATA, END_STREAM, 1, framed(b"hello")) + frame(PING, 0, 0, bytes(8))
-            for _ in range(300):
-                bad = bytearray(good)
-                for _ in range(chance.randint(1, 6)):
-                    bad[chance.randrange(len(PREFACE), len(bad))] = chance.randrange(256)
-                reader, writer = await asyncio.open_unix_connection(str(path))
-                writer.write(bytes(bad))
-                writer.write_eof()
-                with contextlib.suppress(ConnectionError):
-                    await reader.read()
-                writer.close()
-            service.go_on.set()
-            assert await call(path, "/s/echo", b"on", seconds=50) == b"on"
-            await until(lambda: not server._connections)
-
-    play(scene())
+    chance = random.Random(5)
+    async with serving(sockets) as (service, path, server):
+        good = PREFACE + frame(SETTINGS, 0, 0, b"") + frame(HEADERS, END_HEADERS, 1, asked("/s/echo"))
+        good += frame(DATA, END_STREAM, 1, framed(b"hello")) + frame(PING, 0, 0, bytes(8))
+        for _ in range(300):
+            bad = bytearray(good)
+            for _ in range(chance.randint(1, 6)):
+                bad[chance.randrange(len(PREFACE), len(bad))] = chance.randrange(256)
+            reader, writer = await asyncio.open_unix_connection(str(path))
+            writer.write(bytes(bad))
+            writer.write_eof()
+            with contextlib.suppress(ConnectionError):
+                await reader.read()
+            writer.close()
+        service.go_on.set()
+        assert await call(path, "/s/echo", b"on", seconds=50) == b"on"
+        await until(lambda: not server._connections)
 
 
 def test_headers_are_those_of_the_standards_examples():

@@ -29,7 +29,6 @@ from gpunode.deviceplugin.cluster.publish import Publisher, gone_gpus, status_of
 from gpunode.deviceplugin.gpus import GIB
 from gpunode.deviceplugin.state import STARTING, NodeState, Reservation
 
-from .kubelet import FakeKubelet
 from .nvml import FakeNvml, Gpu
 
 GPU = "nvidia.com/gpu"
@@ -175,16 +174,14 @@ def statuses(caplog: pytest.LogCaptureFixture) -> list[Status]:
     return [loads(text) for line in lines if (text := find_last(f" {line}"))]
 
 
-def test_every_change_is_in_the_log_once(play, plugin, caplog) -> None:
+async def test_every_change_is_in_the_log_once(kubelet, plugin, caplog) -> None:
     gpu = Gpu("GPU-a")
 
-    async def scene(kubelet: FakeKubelet) -> None:
+    async with plugin(FakeNvml(gpu, Gpu("GPU-b", minor=1))):
         await kubelet.until(lambda: kubelet.devices() and gpu.sets)
         gpu.raise_xid(79)
         await kubelet.until(lambda: kubelet.devices()["GPU-a"] == "Unhealthy")
         await kubelet.until(lambda: kubelet.devices()["GPU-a"] == "Healthy")
-
-    play(scene, plugin(FakeNvml(gpu, Gpu("GPU-b", minor=1))))
     published = statuses(caplog)
     assert published[0].problem == published[0].not_ready == STARTING
     assert all(before != after for before, after in itertools.pairwise(published))
