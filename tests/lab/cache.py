@@ -30,6 +30,7 @@ def key(inputs: Iterable[str | Path]) -> str:
     digest = hashlib.sha256()
     for part in inputs:
         if isinstance(part, Path):
+            part.stat()  # a folder that is not there has no files, either
             files = [part] if part.is_file() else sorted(p for p in part.rglob("*") if not p.is_dir())
             for file in files:
                 if "__pycache__" in file.parts:
