@@ -17,6 +17,7 @@ from tests import jsonlines
 from . import api, machine
 from .builds import CHECKOUT
 from .lab import is_cold
+from .pods import Pods, pods
 from .progress import CannotRun, LabError
 
 GPUNODE = Path(sys.executable).with_name("gpunode")
@@ -129,3 +130,20 @@ def inventory(lab: api.Lab) -> Iterator[Callable[..., Path]]:
     yield write
     for path in made:
         path.unlink()
+
+
+@pytest.fixture
+def made(lab: api.Lab) -> Iterator[Pods]:
+    """Makes pods for one test."""
+    with pods(lab) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def provisioned(gpunode: Callable[..., Ran]) -> Iterator[None]:
+    """All hosts are GPU nodes, and afterwards the plugin is as the inventory has it."""
+    ran = gpunode("provision", "--yes", "--json", "--no-run")
+    assert ran.code == 0, ran
+    yield
+    ran = gpunode("plugin deploy", "--yes", "--json")
+    assert ran.code == 0, ran

@@ -18,7 +18,7 @@ from .api import Lab, Node
 from .conftest import Ran
 from .gpu import control, mig
 from .plugin_log import plugin_log, registered
-from .pods import Pods, pods
+from .pods import Pods
 from .progress import wait
 
 pytestmark = pytest.mark.lab
@@ -107,12 +107,6 @@ def by_cdi(lab: Lab, deploy: Deploy) -> Iterator[Node]:
         modern.exec(["rm", storage])
         modern.exec(["umount", "-l", folder])
         modern.exec(["systemctl", "restart", "containerd", "nvidia-cdi-refresh"])
-
-
-@pytest.fixture
-def made(lab: Lab) -> Iterator[Pods]:
-    with pods(lab) as made:
-        yield made
 
 
 def flags(**plugin: Any) -> str:

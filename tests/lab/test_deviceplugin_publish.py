@@ -14,7 +14,7 @@ import yaml
 from . import faults
 from .api import Lab
 from .conftest import Ran
-from .pods import Pods, pods
+from .pods import Pods
 from .progress import wait
 
 pytestmark = pytest.mark.lab
@@ -81,12 +81,6 @@ def whole(lab: Lab) -> Iterator[None]:
         for gpu in range(count):
             lab.node(name).gpus.bring_back(gpu)
     wait("all GPUs of both nodes", all_well, 120)
-
-
-@pytest.fixture
-def made(lab: Lab) -> Iterator[Pods]:
-    with pods(lab) as made:
-        yield made
 
 
 def node(lab: Lab, name: str) -> dict[str, Any]:

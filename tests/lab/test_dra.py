@@ -18,7 +18,7 @@ from gpunode.engine import acceptance
 
 from .api import Lab, Node
 from .conftest import Ran
-from .pods import Pods, pods
+from .pods import Pods
 from .progress import wait
 
 pytestmark = pytest.mark.lab
@@ -38,12 +38,6 @@ def provisioned(gpunode: Callable[..., Ran]) -> Iterator[None]:
     yield
     ran = gpunode("provision", "--yes", "--json", "--no-run")
     assert ran.code == 0, ran
-
-
-@pytest.fixture
-def made(lab: Lab) -> Iterator[Pods]:
-    with pods(lab) as made:
-        yield made
 
 
 @pytest.fixture

@@ -16,23 +16,13 @@ from gpunode.model import Cluster
 from .api import Lab
 from .conftest import Ran
 
-pytestmark = pytest.mark.lab
+pytestmark = [pytest.mark.lab, pytest.mark.usefixtures("provisioned")]
 
 NAME = "gpunode-device-plugin"
 DAEMONSETS = "/apis/apps/v1/namespaces/gpunode/daemonsets"
 BINDINGS = "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings"
 ROLES = "/apis/rbac.authorization.k8s.io/v1/clusterroles"
 MERGE, STRATEGIC = "application/merge-patch+json", "application/strategic-merge-patch+json"
-
-
-@pytest.fixture(scope="module", autouse=True)
-def provisioned(lab: Lab, gpunode: Callable[..., Ran]) -> Iterator[None]:
-    """Both hosts are GPU nodes, and afterwards the plugin is as the inventory has it."""
-    ran = gpunode("provision", "--yes", "--json", "--no-run")
-    assert ran.code == 0, ran
-    yield
-    ran = gpunode("plugin deploy", "--yes", "--json")
-    assert ran.code == 0, ran
 
 
 @pytest.fixture

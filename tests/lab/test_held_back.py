@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
@@ -12,31 +12,15 @@ import yaml
 from .api import Lab
 from .conftest import Ran
 from .plugin_log import plugin_log, registered
-from .pods import LOOK, Pods, pods
+from .pods import LOOK, Pods
 from .progress import wait
 
-pytestmark = pytest.mark.lab
+pytestmark = [pytest.mark.lab, pytest.mark.usefixtures("provisioned")]
 
 GPUS = {"legacy": 2, "modern": 4}
 GPU = "nvidia.com/gpu"
 RECORD = "/var/lib/kubelet/device-plugins/kubelet_internal_checkpoint"
 SHARES = "version: v1\nsharing: {timeSlicing: {resources: [{name: nvidia.com/gpu, replicas: 2}]}}\n"
-
-
-@pytest.fixture(scope="module", autouse=True)
-def provisioned(lab: Lab, gpunode: Callable[..., Ran]) -> Iterator[None]:
-    """Both hosts are GPU nodes, and afterwards the plugin is as the inventory has it."""
-    ran = gpunode("provision", "--yes", "--json", "--no-run")
-    assert ran.code == 0, ran
-    yield
-    ran = gpunode("plugin deploy", "--yes", "--json")
-    assert ran.code == 0, ran
-
-
-@pytest.fixture
-def made(lab: Lab) -> Iterator[Pods]:
-    with pods(lab) as made:
-        yield made
 
 
 def deploy(lab: Lab, gpunode: Callable[..., Ran], config: str) -> None:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import io
 import json
 import tarfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from .api import Lab
 from .conftest import Ran
-from .pods import Pods, pods
+from .pods import Pods
 
 pytestmark = pytest.mark.lab
 # Takes NVIDIA's devices away from the cgroup of the process whose environment names the pod, as a new set of rules does.
@@ -32,12 +32,6 @@ for path in glob.glob("/proc/[0-9]*/environ"):
             open(place + "/devices.deny", "w").write(rule)
     print(place)
 """
-
-
-@pytest.fixture
-def made(lab: Lab) -> Iterator[Pods]:
-    with pods(lab) as made:
-        yield made
 
 
 @pytest.mark.parametrize("name", ["legacy", "modern"])

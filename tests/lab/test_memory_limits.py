@@ -20,7 +20,7 @@ from .api import Lab, Node
 from .conftest import Ran
 from .docker import docker
 from .plugin_log import PLUGIN, plugin_log
-from .pods import Pods, pods
+from .pods import Pods
 from .progress import wait
 
 pytestmark = pytest.mark.lab
@@ -56,12 +56,6 @@ def modern(lab: Lab, gpunode: Callable[..., Ran]) -> Iterator[Node]:
     node.exec(["chmod", "755", HOOK])
     yield node
     node.reset()
-
-
-@pytest.fixture
-def made(lab: Lab) -> Iterator[Pods]:
-    with pods(lab) as made:
-        yield made
 
 
 @pytest.fixture

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 import yaml
@@ -10,25 +10,15 @@ import yaml
 from .api import Lab
 from .conftest import Ran
 from .plugin_log import plugin_log
-from .pods import Pods, pods
+from .pods import Pods
 from .progress import wait
 
-pytestmark = pytest.mark.lab
+pytestmark = [pytest.mark.lab, pytest.mark.usefixtures("provisioned")]
 
 MEM, COUNT = "aliyun.com/gpu-mem", "aliyun.com/gpu-count"
 GPUS = {"legacy": 2, "modern": 4}
 GIB = {"legacy": 16, "modern": 79}  # of each GPU, rounded down
 BY_GIB = "version: v1\nsharing: {memory: {}}\n"
-
-
-@pytest.fixture(scope="module", autouse=True)
-def provisioned(lab: Lab, gpunode: Callable[..., Ran]) -> Iterator[None]:
-    """Both hosts are GPU nodes, and afterwards the plugin is as the inventory has it."""
-    ran = gpunode("provision", "--yes", "--json", "--no-run")
-    assert ran.code == 0, ran
-    yield
-    ran = gpunode("plugin deploy", "--yes", "--json")
-    assert ran.code == 0, ran
 
 
 @pytest.fixture(scope="module")
@@ -53,12 +43,6 @@ def by_gib(lab: Lab, deploy: Callable[[str], None]) -> None:
     deploy(BY_GIB)
     for name, gpus in GPUS.items():
         offered(lab, name, gpus * GIB[name])
-
-
-@pytest.fixture
-def made(lab: Lab) -> Iterator[Pods]:
-    with pods(lab) as made:
-        yield made
 
 
 def count(lab: Lab, node: str, resource: str = MEM, which: str = "allocatable") -> int:

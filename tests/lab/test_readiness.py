@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from gpunode.links.kubelet.registration import FLAG
 from . import faults
 from .api import Lab
 from .conftest import Ran
-from .pods import Pods, pods
+from .pods import Pods
 from .progress import wait
 
 pytestmark = pytest.mark.lab
@@ -38,12 +38,6 @@ main()
 def records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Records of runs are the test's own."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-
-
-@pytest.fixture
-def made(lab: Lab) -> Iterator[Pods]:
-    with pods(lab) as made:
-        yield made
 
 
 @pytest.fixture(scope="module", autouse=True)

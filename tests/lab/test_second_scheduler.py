@@ -20,7 +20,7 @@ from . import builds
 from .api import Lab
 from .conftest import Ran
 from .docker import docker
-from .pods import Pods, pods
+from .pods import Pods
 from .progress import wait
 
 pytestmark = [pytest.mark.lab, pytest.mark.matrix]
@@ -96,12 +96,6 @@ def enabled(lab: Lab, gpunode: Callable[..., Ran], inventory: Path, image: None)
             lab.request("GET", where)
     ran = gpunode("plugin deploy", "--yes", "--json")
     assert ran.code == 0, ran
-
-
-@pytest.fixture
-def made(lab: Lab) -> Iterator[Pods]:
-    with pods(lab) as made:
-        yield made
 
 
 def sizes(lab: Lab, node: str) -> list[int]:

@@ -15,7 +15,7 @@ from gpunode.links.scheduler.configuration import MANIFEST
 
 from .api import Lab
 from .conftest import Ran
-from .pods import LOOK, Pods, pods
+from .pods import LOOK, Pods
 from .progress import wait
 
 pytestmark = pytest.mark.lab
@@ -57,12 +57,6 @@ def enabled(lab: Lab, gpunode: Callable[..., Ran], inventory: Path) -> Iterator[
     assert left == []
     ran = gpunode("plugin deploy", "--yes", "--json")
     assert ran.code == 0, ran
-
-
-@pytest.fixture
-def made(lab: Lab) -> Iterator[Pods]:
-    with pods(lab) as made:
-        yield made
 
 
 def notes(made: Pods, name: str) -> dict[str, str]:

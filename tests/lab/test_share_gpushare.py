@@ -24,7 +24,7 @@ from .test_share_life import allocatable, as_noted, bound
 
 pytestmark = [pytest.mark.lab, pytest.mark.matrix]
 
-inventory, made = test_share.inventory, test_share.made  # its fixtures
+inventory = test_share.inventory  # its fixture
 
 NODE, UNITS = "legacy", 16
 CHOSEN = "/run/gpushare-index"  # of the host: the GPU of the next container

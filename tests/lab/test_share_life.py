@@ -24,7 +24,7 @@ from .test_share import MEM, notes
 
 pytestmark = [pytest.mark.lab, pytest.mark.matrix]
 
-inventory, enabled, made = test_share.inventory, test_share.enabled, test_share.made  # its fixtures
+inventory, enabled = test_share.inventory, test_share.enabled  # its fixtures
 
 UNITS = {"legacy": 16, "modern": 79}  # of each GPU
 GPUS = {"legacy": 2, "modern": 4}

@@ -14,7 +14,7 @@ from . import nvidia
 from .api import Lab, Node
 from .conftest import Ran
 from .plugin_log import REGISTERED, plugin_log, plugin_pods, registered
-from .pods import Pods, pods
+from .pods import Pods
 from .progress import wait
 
 pytestmark = pytest.mark.lab
@@ -44,12 +44,6 @@ def theirs(lab: Lab, gpunode: Callable[..., Ran]) -> Iterator[None]:
     lab.request("DELETE", f"{CLASSES}/nvidia")
     ran = gpunode("plugin deploy", "--yes", "--json")
     assert ran.code == 0, ran
-
-
-@pytest.fixture
-def made(lab: Lab) -> Iterator[Pods]:
-    with pods(lab) as made:
-        yield made
 
 
 @pytest.fixture

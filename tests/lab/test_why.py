@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -11,7 +11,7 @@ from gpunode.links.pod import pending
 
 from .api import Lab
 from .conftest import Ran
-from .pods import NAMESPACE, Pods, pods
+from .pods import NAMESPACE, Pods
 from .progress import wait
 
 pytestmark = pytest.mark.lab
@@ -25,16 +25,10 @@ def provisioned(gpunode: Callable[..., Ran]) -> None:
     assert ran.code == 0, ran
 
 
-@pytest.fixture
-def maker(lab: Lab) -> Iterator[Pods]:
-    with pods(lab) as made:
-        yield made
-
-
-def message(maker: Pods, name: str) -> str:
+def message(made: Pods, name: str) -> str:
     """The scheduler's, once it has looked at the pod."""
-    wait(f"{name} to be looked at", lambda: bool(pending.message(maker.get(name))), 60)
-    return pending.message(maker.get(name))
+    wait(f"{name} to be looked at", lambda: bool(pending.message(made.get(name))), 60)
+    return pending.message(made.get(name))
 
 
 def reasons(ran: Ran, code: int = 1) -> list[dict[str, Any]]:
@@ -47,7 +41,7 @@ def count(lab: Lab) -> int:
 
 
 def test_what_the_scheduler_writes_is_checked_against_the_cluster(
-    lab: Lab, gpunode: Callable[..., Ran], maker: Pods
+    lab: Lab, gpunode: Callable[..., Ran], made: Pods
 ) -> None:
     """Too many, a name that nobody offers, a label that no node has: nothing of it is only quoted."""
     for name, more, code in (
@@ -55,16 +49,16 @@ def test_what_the_scheduler_writes_is_checked_against_the_cluster(
         ("shared", {"resource": "nvidia.com/gpu.shared"}, "no-such-resource"),
         ("elsewhere", {"nodeSelector": {"lab.gpunode.dev/rack": "none"}}, "selector"),
     ):
-        maker.make(name, NODE, **more)  # type: ignore[arg-type]
-        assert pending.reasons(message(maker, name)), name
+        made.make(name, NODE, **more)  # type: ignore[arg-type]
+        assert pending.reasons(message(made, name)), name
         assert [reason["code"] for reason in reasons(gpunode(f"why pod default/{name}", "--json"))] == [code]
 
 
-def test_who_has_the_gpus_of_a_node_is_named(lab: Lab, gpunode: Callable[..., Ran], maker: Pods) -> None:
-    maker.make("holder", NODE, count(lab))
-    wait("the holder to run", lambda: maker.get("holder")["status"].get("phase") == "Running", 120)
-    maker.make("second", NODE)
-    message(maker, "second")
+def test_who_has_the_gpus_of_a_node_is_named(lab: Lab, gpunode: Callable[..., Ran], made: Pods) -> None:
+    made.make("holder", NODE, count(lab))
+    wait("the holder to run", lambda: made.get("holder")["status"].get("phase") == "Running", 120)
+    made.make("second", NODE)
+    message(made, "second")
 
     (reason,) = reasons(gpunode("why pod default/second", "--json"))
 
@@ -76,13 +70,13 @@ def test_who_has_the_gpus_of_a_node_is_named(lab: Lab, gpunode: Callable[..., Ra
 
 
 def test_a_taint_and_a_cordon_are_told_with_who_set_them(
-    lab: Lab, gpunode: Callable[..., Ran], maker: Pods
+    lab: Lab, gpunode: Callable[..., Ran], made: Pods
 ) -> None:
     where = f"/api/v1/nodes/{NODE}"
     lab.request("PATCH", where, {"spec": {"taints": [KEPT], "unschedulable": True}})
     try:
-        maker.make("kept-out", NODE, tolerations=[])
-        message(maker, "kept-out")
+        made.make("kept-out", NODE, tolerations=[])
+        message(made, "kept-out")
         told = reasons(gpunode("why pod default/kept-out", "--json"))
         assert sorted(reason["code"] for reason in told) == ["cordoned", "tainted"]
         assert [reason["code"] for reason in reasons(gpunode(f"why node {NODE}", "--json"))] == ["cordoned"]
@@ -90,10 +84,10 @@ def test_a_taint_and_a_cordon_are_told_with_who_set_them(
         lab.request("PATCH", where, {"spec": {"taints": None, "unschedulable": None}})
 
 
-def test_a_pod_that_a_kubelet_refused_is_told_why(lab: Lab, gpunode: Callable[..., Ran], maker: Pods) -> None:
+def test_a_pod_that_a_kubelet_refused_is_told_why(lab: Lab, gpunode: Callable[..., Ran], made: Pods) -> None:
     """Bound past the scheduler, it asks for more GPUs than the node has."""
-    maker.make("too-much", NODE, 64, nodeName=NODE)
-    wait("the refusal", lambda: maker.get("too-much")["status"].get("phase") == "Failed", 60)
+    made.make("too-much", NODE, 64, nodeName=NODE)
+    wait("the refusal", lambda: made.get("too-much")["status"].get("phase") == "Failed", 60)
     told = reasons(gpunode("why pod default/too-much", "--json"))
     assert [reason["code"] for reason in told] == ["too-many", "pods-refused"]
     assert f"kubectl -n {NAMESPACE.rpartition('/')[2]} get pod too-much" in told[1]["fix"]
