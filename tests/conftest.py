@@ -99,7 +99,7 @@ def _own_records(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True, scope="session")
-def _documented(request: pytest.FixtureRequest) -> None:
+def _documented(request) -> None:
     """Every JSON line that a test's process writes is what docs/reference/json.md says of its kind.
 
     Programs of hosts and pods write none, and their tests do without what is imported for it.

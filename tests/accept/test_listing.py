@@ -46,7 +46,7 @@ def test_the_kubelet_is_asked_which_pods_have_which_gpus(
     asyncio.run(scene())
 
 
-def test_gpus_of_idle_pods_are_left_alone(sockets: Path, tmp_path: Path) -> None:
+def test_gpus_of_idle_pods_are_left_alone(sockets: Path, tmp_path) -> None:
     """And all of them, where the kubelet does not say which these are."""
     driver = stand_in.build(tmp_path)
     driver.gpus(MODEL, MODEL)

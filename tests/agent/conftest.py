@@ -178,7 +178,7 @@ def wait_until(condition: Callable[[], object], seconds: float = 60) -> None:
 
 
 @pytest.fixture
-def host(tmp_path: Path) -> Iterator[Host]:
+def host(tmp_path) -> Iterator[Host]:
     """A bare host."""
     made = Host(tmp_path)
     yield made

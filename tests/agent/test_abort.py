@@ -31,7 +31,7 @@ def abort(host: Host, **extra: object) -> list[dict[str, object]]:
     "install", [["slow=1.*", "other"], [{"name": "slow", "version": "1.*"}, {"name": "other", "version": ""}]]
 )
 def test_an_abort_names_the_packages_of_older_applies_too(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, install: list[object]
+    tmp_path, monkeypatch, install: list[object]
 ) -> None:
     """gpunode may have been updated while one ran: its job has them in apt's own words."""
     monkeypatch.setattr(system, "ROOT", str(tmp_path))
@@ -57,7 +57,7 @@ def test_an_abort_ends_an_apply_and_says_what_it_was_at(docker: Host) -> None:
     assert docker.apply(WriteFile("/etc/x", "x", "why"))[-1]["ok"]
 
 
-def test_an_abort_as_a_command_ends_is_still_one(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_abort_as_a_command_ends_is_still_one(host: Host, monkeypatch) -> None:
     """The signal comes when the command has ended and has been waited for: there is nothing to kill."""
 
     communicate = subprocess.Popen.communicate
@@ -152,7 +152,7 @@ def test_an_abort_that_ends_no_apply_says_so(host: Host) -> None:
     [("4711", "its process 4711 hangs in the kernel"), ("4712", "another process holds /run/gpunode/lock")],
 )
 def test_an_abort_reports_that_it_waits_and_gives_a_killed_apply_less_time(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pid: str, words: str
+    tmp_path, monkeypatch, pid: str, words: str
 ) -> None:
     """Only the process that is still the apply's is named."""
     now = 0.0

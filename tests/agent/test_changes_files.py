@@ -6,7 +6,6 @@ import fcntl
 import os
 import stat
 import struct
-from pathlib import Path
 
 import pytest
 
@@ -47,9 +46,7 @@ def test_an_existing_file_keeps_its_owner_mode_and_labels(host: Host) -> None:
     assert path.read_text() == '{"a": 1}'
 
 
-def test_a_file_is_written_where_python_has_no_extended_attributes(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_file_is_written_where_python_has_no_extended_attributes(monkeypatch, tmp_path) -> None:
     """As on a Mac, where simulated hosts may be."""
     monkeypatch.delattr(os, "listxattr", raising=False)
     path = tmp_path / "daemon.json"
@@ -194,7 +191,7 @@ def test_the_first_failure_ends_it(host: Host) -> None:
     assert not host.path("/etc/third").exists()
 
 
-def test_a_full_disk_is_reported_as_such_and_leaves_no_half_file(host: Host, tmp_path: Path) -> None:
+def test_a_full_disk_is_reported_as_such_and_leaves_no_half_file(host: Host, tmp_path) -> None:
     """No room for the new file: the old one stays."""
     small = host.path("/etc/small")
     small.mkdir()

@@ -146,7 +146,7 @@ def test_a_disk_that_is_too_small_is_reported_before_anything_is_fetched(host: H
     assert not host.path("/state/done").exists()
 
 
-def test_the_smallest_package_needs_more_than_a_full_disk_has(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_smallest_package_needs_more_than_a_full_disk_has(monkeypatch) -> None:
     """In words too, whose figures are rounded."""
     full = SimpleNamespace(f_bavail=0, f_frsize=4096)
     monkeypatch.setattr(attendance.os, "statvfs", lambda _: full)
@@ -155,7 +155,7 @@ def test_the_smallest_package_needs_more_than_a_full_disk_has(monkeypatch: pytes
 
 
 @pytest.fixture
-def this(host: Host, monkeypatch: pytest.MonkeyPatch) -> Run:
+def this(host: Host, monkeypatch) -> Run:
     """The agent's functions in this process, working on the host's folder."""
     monkeypatch.setattr(system, "ROOT", str(host.root))
     monkeypatch.setattr(system, "ENV", host.environment)
@@ -166,13 +166,7 @@ def this(host: Host, monkeypatch: pytest.MonkeyPatch) -> Run:
 
 @tables.rows("apt-updates", detail="")
 def test_a_repository_of_ours_that_cannot_be_read_ends_it(
-    this: Run,
-    monkeypatch: pytest.MonkeyPatch,
-    code: str,
-    text: str,
-    status: int,
-    words: str,
-    detail: str,
+    this: Run, monkeypatch, code: str, text: str, status: int, words: str, detail: str
 ) -> None:
     """Also if apt-get update reports it and exits with 0."""
     monkeypatch.setattr(apt, "apt_get", lambda *arguments: (status, text))
@@ -193,9 +187,7 @@ def test_nothing_is_installed_after_a_repository_has_failed(host: Host) -> None:
     assert not host.path("/state/done").exists()
 
 
-def test_a_repository_whose_name_begins_like_ours_is_not_ours(
-    this: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_repository_whose_name_begins_like_ours_is_not_ours(this: Run, monkeypatch) -> None:
     """http://apt.example/cuda-old is the user's."""
     text = f"W: Failed to fetch {URI}-old/InRelease  404  Not Found\n"
     monkeypatch.setattr(apt, "apt_get", lambda *arguments: (0, text))

@@ -382,7 +382,7 @@ CONFIG = '{"config": {"digest": "sha256:feed"}}'  # in the manifest of an image
 
 
 @pytest.fixture
-def image(tmp_path: Path) -> LoadImage:
+def image(tmp_path) -> LoadImage:
     archive = tmp_path / "plugin.tar"
     archive.write_bytes(b"layer" * 400_000)
     return LoadImage("gpunode/plugin:1", "sha256:feed", str(archive), "docker", "why")

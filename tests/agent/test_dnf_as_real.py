@@ -287,7 +287,7 @@ def test_what_cannot_be_installed_has_its_cause(
 
 
 def test_a_mirror_whose_files_are_not_those_of_its_index_is_named(
-    rocky: Host, repositories: Repositories, tmp_path: Path
+    rocky: Host, repositories: Repositories, tmp_path
 ) -> None:
     """A package that was changed, and then the index itself. Nothing was installed."""
     place = shutil.copytree(repositories.folder / "base", tmp_path / "mirror")
@@ -351,7 +351,7 @@ def test_the_real_lock_is_reported_with_its_holder(rocky: Host) -> None:
 
 
 def test_of_two_repositories_with_other_versions_the_planned_one_is_taken(
-    rocky: Host, repositories: Repositories, tmp_path: Path
+    rocky: Host, repositories: Repositories, tmp_path
 ) -> None:
     """Another one has a newer branch, which neither the installation nor an upgrade takes."""
     rpms.build(tmp_path / "newer", list(parts("595.91.07")), repositories.key)
@@ -366,7 +366,7 @@ def test_of_two_repositories_with_other_versions_the_planned_one_is_taken(
 
 
 def test_nvidia_docker2_comes_with_the_toolkit_and_goes_alone(
-    rocky: Host, repositories: Repositories, tmp_path: Path
+    rocky: Host, repositories: Repositories, tmp_path
 ) -> None:
     """In its last version, which has no file: the owner's daemon.json stays, as over an upgrade of everything."""
     specs = (*NAMES.toolkit("1.20.1"), NAMES.wrapper)
@@ -425,7 +425,7 @@ def planned(host: Host, wish: str) -> list[Packages]:
 
 
 def test_full_versions_of_branches_in_the_names_go_in_back_and_over(
-    rocky: Host, repositories: Repositories, tmp_path: Path
+    rocky: Host, repositories: Repositories, tmp_path
 ) -> None:
     """As CentOS 7 has them, from one repository with all: neither the newest of the branch nor an upgrade is taken."""
     releases = ("460.32.03", "460.106.00", "510.47.03", "510.108.03")

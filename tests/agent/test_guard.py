@@ -259,7 +259,7 @@ def test_originals_that_are_lost_do_not_stop_every_later_apply(docker: Host) -> 
     assert "guard.json.unusable" in told(messages)
 
 
-def test_a_guard_outlives_a_full_disk(docker: Host, tmp_path: Path) -> None:
+def test_a_guard_outlives_a_full_disk(docker: Host, tmp_path) -> None:
     """It waits for room, and so does the next apply."""
     small = docker.path("/etc/docker")
     shutil.rmtree(small)
@@ -315,7 +315,7 @@ def test_a_restore_that_runs_holds_the_lock_and_one_that_finds_it_held_waits(doc
     assert docker.calls().count(RESTART) == 2
 
 
-def test_all_is_on_disk_before_the_file_is_written(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_is_on_disk_before_the_file_is_written(host: Host, monkeypatch) -> None:
     """Originals, their folder, the guard, then the write: a machine may lose power between any two of them."""
     host.unit(DOCKER, START)
     host.write(DAEMON, "{}")
@@ -362,9 +362,7 @@ def test_the_lock_is_roots_alone(host: Host) -> None:
     assert stat.S_IMODE(host.path("/run/gpunode").stat().st_mode) == 0o700
 
 
-def test_who_looks_at_the_lock_for_a_moment_keeps_no_apply_away(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_who_looks_at_the_lock_for_a_moment_keeps_no_apply_away(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(system, "ROOT", str(tmp_path))
     first = record.take_lock({"run": "run1", "pid": os.getpid()})
     assert first is not None

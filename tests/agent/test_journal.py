@@ -114,7 +114,7 @@ def test_after_a_kill_at_any_state_an_undo_restores_what_was_changed(
 
 
 def test_a_forget_that_is_killed_among_the_records_is_planned_from_the_oldest(
-    host: Host, monkeypatch: pytest.MonkeyPatch
+    host: Host, monkeypatch
 ) -> None:
     """From the others the next would restore what gpunode wrote."""
     host.write("/etc/a", "1")

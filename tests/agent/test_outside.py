@@ -90,7 +90,7 @@ OK = http("200 OK")
 
 
 @pytest.fixture
-def api(docker: Host, tmp_path: Path) -> Iterator[Callable[..., None]]:
+def api(docker: Host, tmp_path) -> Iterator[Callable[..., None]]:
     """Puts an API server beside the host, and its kubeconfig onto it."""
     with contextlib.ExitStack() as stack:
 
@@ -105,7 +105,7 @@ def api(docker: Host, tmp_path: Path) -> Iterator[Callable[..., None]]:
 
 
 @pytest.fixture
-def this(docker: Host, monkeypatch: pytest.MonkeyPatch) -> Run:
+def this(docker: Host, monkeypatch) -> Run:
     """The agent's functions in this process, on the host's folder; their time passes only while they sleep."""
     monkeypatch.setattr(system, "ROOT", str(docker.root))
     monkeypatch.setattr(system, "ENV", docker.environment)
@@ -139,7 +139,7 @@ def kept(host: Host) -> bool:
 
 
 @pytest.mark.parametrize("joined", [False, True])
-def test_a_new_connection_confirms(docker: Host, tmp_path: Path, joined: bool) -> None:
+def test_a_new_connection_confirms(docker: Host, tmp_path, joined: bool) -> None:
     """It says which restart it was opened after; the change is done then, and nothing is marked. It decides alone, also
     where the host does not reach its API server."""
     if joined:
@@ -198,7 +198,7 @@ def test_without_the_operator_an_answer_of_the_api_server_keeps_it_unconfirmed(
     assert not docker.path(MARK).exists()
 
 
-def test_the_operator_alone_has_half_of_the_time(this: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_operator_alone_has_half_of_the_time(this: Run, monkeypatch) -> None:
     """Then the API server is asked until it answers: a restart of docker may have ended the load balancer before it."""
     when: list[float] = []
 
@@ -237,7 +237,7 @@ def test_any_status_is_an_answer_of_the_api_server(api: Callable[..., None], sta
 @pytest.mark.parametrize("case", ["refused", "another CA", "no TLS", "no HTTP", "control plane"])
 @pytest.mark.usefixtures("this")
 def test_a_server_that_does_not_prove_to_be_the_clusters_is_no_answer(
-    docker: Host, api: Callable[..., None], tmp_path: Path, case: str
+    docker: Host, api: Callable[..., None], tmp_path, case: str
 ) -> None:
     """Nor is one on the host itself."""
     if case == "refused":

@@ -765,7 +765,7 @@ def test_noise_of_a_shell_around_the_answer_does_no_harm(host: Host) -> None:
 
 
 @pytest.mark.parametrize("python", sorted(Path("/usr/bin").glob("python3.?*[0-9]")), ids=str)
-def test_this_machine_answers_a_probe(python: Path, tmp_path: Path) -> None:
+def test_this_machine_answers_a_probe(python: Path, tmp_path) -> None:
     """The real agent on every installed Python, from a home folder with odd files in it."""
     (tmp_path / "json.py").write_text("raise SystemExit('imported from the working folder')")
     (tmp_path / "bin").mkdir()
@@ -789,9 +789,7 @@ def test_this_machine_answers_a_probe(python: Path, tmp_path: Path) -> None:
     assert seen.kernel == os.uname().release
 
 
-def test_a_command_that_cannot_be_killed_is_not_waited_for(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_command_that_cannot_be_killed_is_not_waited_for(monkeypatch, tmp_path) -> None:
     """nvidia-smi hangs in the kernel when a GPU has fallen off; here what holds its output outlives the signal."""
     holder = tmp_path / "holder"
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-from pathlib import Path
 
 import pytest
 
@@ -114,7 +113,7 @@ def test_images_that_a_killed_apply_was_sent_do_not_stay(host: Host, next_one: s
     assert {path.parent.name for path in host.path(runs).glob("*/payload-0")} == {"sending", "newer"}
 
 
-def test_a_message_that_is_still_being_written_is_waited_for(tmp_path: Path) -> None:
+def test_a_message_that_is_still_being_written_is_waited_for(tmp_path) -> None:
     """A follower reads while the apply writes; facts are long lines."""
     path = tmp_path / "messages.jsonl"
     path.write_bytes(b'{"n": 1}\n{"n"')
@@ -169,9 +168,7 @@ def test_a_second_apply_is_told_who_is_at_work_and_since_when(host: Host) -> Non
     assert host.apply(WriteFile("/etc/a", "1", "why"))[-1]["ok"]
 
 
-def test_an_apply_that_begins_while_it_is_looked_for_is_not_taken_for_killed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_apply_that_begins_while_it_is_looked_for_is_not_taken_for_killed(tmp_path, monkeypatch) -> None:
     """It takes the lock and sends its first message right after the follower saw the lock free, as under load."""
     monkeypatch.setattr(system, "ROOT", str(tmp_path))
     run = Run("run1")

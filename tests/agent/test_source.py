@@ -127,7 +127,7 @@ def test_no_newer_names_or_arguments_are_used() -> None:
     assert arguments + names == []
 
 
-def test_a_traceback_on_a_host_names_the_file_and_line_of_the_repository(tmp_path: Path) -> None:
+def test_a_traceback_on_a_host_names_the_file_and_line_of_the_repository(tmp_path) -> None:
     """Of an uncaught mistake, too; the file is not there."""
     stored = tmp_path / "agent.py"
     stored.write_text(bootstrap.program())

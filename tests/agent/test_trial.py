@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -129,7 +128,7 @@ def test_two_trials_wait_for_each_other(host: Host) -> None:
         assert b'"status": 0' in agent.stdout.read()
 
 
-def test_a_lock_that_somebody_keeps_is_no_trial(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lock_that_somebody_keeps_is_no_trial(tmp_path, monkeypatch) -> None:
     """Any user can: it is waited for as long as for a container."""
     monkeypatch.setattr(trial, "below", lambda path: str(tmp_path))
     monkeypatch.setattr(trial, "SECONDS", 0.1)

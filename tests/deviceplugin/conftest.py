@@ -58,7 +58,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
 
 
 @pytest.fixture
-def plugin(sockets: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
+def plugin(sockets: Path, monkeypatch) -> Callable[..., Any]:
     """An async context in which the whole plugin runs on a FakeNvml, with short waits; settings as keywords."""
     for name, seconds in (("TICK", 0.05), ("RESCAN", 0.1), ("RETRY", 0.1)):
         monkeypatch.setattr(discovery, name, seconds)

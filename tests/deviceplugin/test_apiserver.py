@@ -36,7 +36,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 
 @pytest.fixture
-def account(tmp_path: Path, cluster: Cluster) -> Path:
+def account(tmp_path, cluster: Cluster) -> Path:
     """A folder as the kubelet mounts it, of a user who may do all."""
     config = json.loads(cluster.kubeconfig.read_text())
     trust = base64.b64decode(config["clusters"][0]["cluster"]["certificate-authority-data"])
@@ -93,9 +93,7 @@ def test_a_watch_begins_with_what_is_there_and_tells_changes(api: InCluster) -> 
     assert seen == [("ADDED", None), ("MODIFIED", {"a": "b"})]
 
 
-def test_a_server_that_is_not_the_clusters_gets_no_token(
-    api: InCluster, account: Path, tmp_path: Path
-) -> None:
+def test_a_server_that_is_not_the_clusters_gets_no_token(api: InCluster, account: Path, tmp_path) -> None:
     """The cluster's CA has not signed it."""
     _, other = tls.server(tmp_path / "other.pem")
     (account / "ca.crt").write_text(other)
@@ -246,9 +244,7 @@ LONG = b'{"type":"ADDED","object":{"x":"%s"}}' % (b"x" * 3_000)
     [b"[" * 100_000, b'{"type":"ADDED","object":[]}', b'{"type":"ERROR","object":[]}', b"[]", LONG],
     ids=["deep", "list", "error", "no-event", "long"],
 )
-def test_a_watch_of_something_else_is_an_error_as_any_other(
-    account: Path, line: bytes, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_watch_of_something_else_is_an_error_as_any_other(account: Path, line: bytes, monkeypatch) -> None:
     """As deep as Python cannot read, of other shapes, or without an end."""
     monkeypatch.setattr(incluster, "LARGEST", 2_000 if line == LONG else 1 << 20)
     answer = b"HTTP/1.1 200 OK\r\n\r\n" + line + b"\n"

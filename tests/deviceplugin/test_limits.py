@@ -38,7 +38,7 @@ UNTOLD = "the driver does not enforce memory limits, so containers may exceed th
 
 
 @pytest.fixture
-def cgroup2(monkeypatch: pytest.MonkeyPatch) -> None:
+def cgroup2(monkeypatch) -> None:
     monkeypatch.setattr(limits, "only_cgroup2", lambda: True)
 
 

@@ -64,7 +64,7 @@ class Bound:
 
 
 @pytest.fixture
-def following(kubelet: Any, plugin: Any, sockets: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+def following(kubelet: Any, plugin: Any, sockets: Any, monkeypatch) -> Any:
     """An async context with a plugin that shares two GPUs of 4 and 8 GiB, follows `api`, and asks the lister in it."""
     monkeypatch.setattr(promised, "LATE", LATE)
     socket = sockets / "pods.sock"
@@ -165,7 +165,7 @@ async def test_memory_of_several_gpus_that_nobody_promised_is_refused(kubelet: A
 
 
 async def test_a_pod_that_the_kubelet_knew_first_is_waited_for(
-    kubelet: Any, following: Any, monkeypatch: pytest.MonkeyPatch
+    kubelet: Any, following: Any, monkeypatch
 ) -> None:
     """The plugin's watch may be behind the kubelet's."""
     monkeypatch.setattr(promised, "LATE", 30.0)
@@ -231,7 +231,7 @@ async def test_each_gpus_memory_is_published_as_the_extender_reads_it(kubelet: A
 
 
 async def test_a_container_on_another_gpu_is_published_with_an_event_until_it_is_noted(
-    following: Any, monkeypatch: pytest.MonkeyPatch
+    following: Any, monkeypatch
 ) -> None:
     """The kubelet's record is the truth; the extender reads it beside the GPUs' sizes."""
     monkeypatch.setattr(promised, "TICK", 0.05)
@@ -258,7 +258,7 @@ async def test_a_container_on_another_gpu_is_published_with_an_event_until_it_is
 
 
 def test_containers_are_compared_at_once_when_pods_change_and_less_often_while_they_do_not(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch,
 ) -> None:
     """A pod that is gone is a change, too."""
     following = promised.Promised(Mock(), Mock(), Mock(), "n", GPU_MEM)

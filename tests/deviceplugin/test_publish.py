@@ -40,7 +40,7 @@ def api() -> FakeApiServer:
 
 
 @pytest.fixture
-def publisher(api: FakeApiServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[Publisher]:
+def publisher(api: FakeApiServer, monkeypatch) -> Iterator[Publisher]:
     """One that says all that can be said, with short waits."""
     monkeypatch.setattr(writer_module, "FIRST", 0.01)
     monkeypatch.setattr(writer_module, "LONGEST", 0.05)

@@ -82,7 +82,7 @@ def test_what_does_not_go_together_is_reported(flags, message) -> None:
 
 
 @pytest.fixture
-def api(monkeypatch: pytest.MonkeyPatch) -> FakeApiServer:
+def api(monkeypatch) -> FakeApiServer:
     monkeypatch.setattr(apiserver, "FIRST", 0.01)
     monkeypatch.setattr(apiserver, "LONGEST", 0.05)
     return FakeApiServer()
@@ -145,7 +145,7 @@ async def test_a_start_that_waits_for_the_label_ends_when_told_to(kubelet, socke
 
 
 @pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[Cluster]:
+def cluster(tmp_path) -> Iterator[Cluster]:
     """A simulated cluster that knows the node gpu-01."""
     (tmp_path / "cluster").mkdir()
     made = Cluster(tmp_path / "cluster", [])

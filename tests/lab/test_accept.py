@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
@@ -16,7 +15,7 @@ SLOW = "gpus.0.memory_gbps"
 
 
 @pytest.fixture(autouse=True)
-def records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def records(tmp_path, monkeypatch) -> None:
     """Records are the test's own."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
 

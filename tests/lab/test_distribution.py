@@ -36,7 +36,7 @@ KINDS = (
 
 
 @pytest.fixture(scope="module", params=KINDS, ids=lambda kind: f"{kind.host}")
-def kind(request: pytest.FixtureRequest) -> Kind:
+def kind(request) -> Kind:
     assert isinstance(request.param, Kind)
     return request.param
 

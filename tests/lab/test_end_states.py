@@ -31,7 +31,7 @@ GATE = "--feature-gates=DevicePlugins=true"
 
 
 @pytest.fixture(params=["legacy"])
-def node(lab: Lab, request: pytest.FixtureRequest) -> Iterator[Node]:
+def node(lab: Lab, request) -> Iterator[Node]:
     """A bare host, which is bare again in the end."""
     node = lab.node(request.param)
     node.reset()

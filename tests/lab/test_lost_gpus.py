@@ -6,7 +6,6 @@ import io
 import json
 import tarfile
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
@@ -99,7 +98,7 @@ def test_label_features_are_what_the_hosts_have(lab: Lab, gpunode: Callable[...,
 
 
 def test_a_support_bundle_has_hosts_nodes_and_the_plugins_logs(
-    lab: Lab, gpunode: Callable[..., Ran], tmp_path: Path
+    lab: Lab, gpunode: Callable[..., Ran], tmp_path
 ) -> None:
     ready = gpunode("provision", "--yes", "--json", "--no-run", timeout=800)
     assert ready.code == 0, ready

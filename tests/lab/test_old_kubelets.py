@@ -159,7 +159,7 @@ def machines() -> Iterator[Callable[[str], Node]]:
 
 
 @pytest.fixture
-def node(machines: Callable[[str], Node], request: pytest.FixtureRequest) -> Iterator[Node]:
+def node(machines: Callable[[str], Node], request) -> Iterator[Node]:
     """Four GPUs, or the machine that the test names."""
     each = machines(getattr(request, "param", "whole"))
     yield each

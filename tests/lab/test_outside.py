@@ -97,7 +97,7 @@ def comes_back(lab: Lab, node: Node, unit: str, path: str, before: str, change: 
 
 
 @pytest.fixture(autouse=True)
-def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+def soon(monkeypatch) -> None:
     monkeypatch.setattr(converge, "CONFIRM_SECONDS", SECONDS)
 
 

@@ -38,7 +38,7 @@ class Agent:
 
 
 @pytest.fixture(scope="module", params=["k3s", "rke2"])
-def agent(lab: Lab, request: pytest.FixtureRequest) -> Iterator[Agent]:
+def agent(lab: Lab, request) -> Iterator[Agent]:
     """A node of that shape, bare of NVIDIA's programs, with a pod on it; in the end a bare host of the lab again."""
     node = lab.node("modern")
     node.reset()

@@ -35,7 +35,7 @@ main()
 
 
 @pytest.fixture(autouse=True)
-def records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def records(tmp_path, monkeypatch) -> None:
     """Records of runs are the test's own."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
 

@@ -27,7 +27,7 @@ META = {"apt": "nvidia-open-580", "dnf": "kmod-nvidia-open-dkms"}
 
 
 @pytest.fixture(scope="module", params=["apt", "dnf"])
-def system(request: pytest.FixtureRequest) -> str:
+def system(request) -> str:
     """Whose packages the host has."""
     return str(request.param)
 

@@ -7,7 +7,6 @@ import json
 import threading
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
@@ -46,7 +45,7 @@ def following() -> Iterator[Callable[[ApiServer, Ledger], list[Follower]]]:
 
 
 def test_a_ledger_follows_the_api_server(
-    tmp_path: Path, following: Callable[[ApiServer, Ledger], list[Follower]]
+    tmp_path, following: Callable[[ApiServer, Ledger], list[Follower]]
 ) -> None:
     """Nodes and pods that are there, come, end and go; and one that starts later has the same books."""
     (tmp_path / "sim").mkdir()
@@ -130,7 +129,7 @@ class Breaking:
 
 
 @pytest.fixture(autouse=True)
-def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def _at_once(monkeypatch) -> None:
     monkeypatch.setattr(apiserver, "RETRY", 0.01)
 
 
@@ -163,7 +162,7 @@ def test_a_list_after_a_broken_watch_finds_what_is_gone(
     assert book.free == (80,)
 
 
-def test_a_watch_that_breaks_after_its_end_is_no_trouble(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_watch_that_breaks_after_its_end_is_no_trouble(caplog) -> None:
     """A replica that leads no more leaves its watches to time out."""
     stop = threading.Event()
 

@@ -95,7 +95,7 @@ def test_a_renewal_counts_from_before_it_was_asked_for(clock: Clock) -> None:
 
 
 @pytest.mark.parametrize("hours", [-1, 1])
-def test_wall_clocks_apart_make_no_difference(monkeypatch: pytest.MonkeyPatch, hours: int) -> None:
+def test_wall_clocks_apart_make_no_difference(monkeypatch, hours: int) -> None:
     """What another's Lease says of the time is not compared with the own clock: it is alive while its Lease changes."""
     api, here, there = Leases(), Clock(), Clock()
     there.now += 86_400  # seconds since a machine's start have nothing in common either
@@ -158,7 +158,7 @@ def test_who_cannot_renew_stops_before_another_begins(clock: Clock) -> None:
     assert a.leads
 
 
-def test_of_two_that_find_none_one_leads(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_two_that_find_none_one_leads(clock: Clock, monkeypatch) -> None:
     """The API server takes one of two writes; the other is no error."""
     api = Leases()
     a, b = Lease(api, "gpunode", "share", "a", clock), Lease(api, "gpunode", "share", "b", clock)

@@ -71,7 +71,7 @@ class Cluster(Leases, Pods):
 
 
 @pytest.fixture
-def files(tmp_path: Path) -> Path:
+def files(tmp_path) -> Path:
     """The certificates of a Secret."""
     for name, text in deployment.make_certificates().items():
         (tmp_path / name).write_bytes(base64.b64decode(text))
@@ -122,9 +122,7 @@ def running(api: Any, files: Path, lease: Lease) -> Iterator[tuple[int, Replica,
         thread.join(60)
 
 
-def test_one_replica_serves_the_scheduler_and_nobody_else(
-    files: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_one_replica_serves_the_scheduler_and_nobody_else(files: Path, monkeypatch) -> None:
     """By certificate; the other takes over when it ends, with a ledger of its own."""
     monkeypatch.setattr(program, "RENEW", 0.1)
     monkeypatch.setattr(apiserver, "RETRY", 0.05)
@@ -164,14 +162,14 @@ def test_one_replica_serves_the_scheduler_and_nobody_else(
 
 
 @pytest.fixture
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+def quick(monkeypatch) -> None:
     """The Lease is tended often."""
     monkeypatch.setattr(program, "RENEW", 0.1)
     monkeypatch.setattr(apiserver, "RETRY", 0.05)
 
 
 @pytest.mark.usefixtures("quick")
-def test_a_replica_that_lost_the_lead_answers_nobody(files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_replica_that_lost_the_lead_answers_nobody(files: Path, monkeypatch) -> None:
     """On a connection that the scheduler keeps neither: its ledger is old."""
     api, clock = Cluster(pod("a", 6)), Clock()
     lease = Lease(api, "gpunode", "share", "x", clock)
@@ -218,9 +216,7 @@ def test_a_replica_of_a_lost_node_does_not_lead(files: Path, ready: str) -> None
 
 
 @pytest.mark.usefixtures("quick")
-def test_the_lead_is_not_handed_over_before_a_bind_has_ended(
-    files: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_lead_is_not_handed_over_before_a_bind_has_ended(files: Path, monkeypatch) -> None:
     """The next one's list would not have it."""
     api = Cluster(pod("a", 6))
     begun, go, holders = threading.Event(), threading.Event(), []
@@ -307,7 +303,7 @@ def serving(made: server.Guarded) -> Iterator[int]:
 
 
 @pytest.fixture
-def port(files: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
+def port(files: Path, monkeypatch) -> Iterator[int]:
     """Of an extender that lets so many strangers in at once, for as long as they like."""
     monkeypatch.setattr(server, "STRANGERS", MOST)
     monkeypatch.setattr(server, "GREETING", 3600.0)
@@ -362,7 +358,7 @@ def test_a_known_scheduler_does_not_make_room(files: Path, port: int) -> None:
             assert on(kept, "filter", ARGS)["NodeNames"] == ["n"]
 
 
-def test_a_handshake_has_a_deadline_however_it_drips(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_handshake_has_a_deadline_however_it_drips(port: int, monkeypatch) -> None:
     """A byte now and then does not put it off."""
     monkeypatch.setattr(server, "GREETING", 0.3)
     with crowd(port, 1, HELLO) as (connection,):
@@ -387,7 +383,7 @@ def test_a_connection_takes_one_descriptor(port: int) -> None:
         assert len(os.listdir(folder)) == before + 2 * MOST  # the clients' ends are in this process, too
 
 
-def test_a_crowd_keeps_no_probe_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_crowd_keeps_no_probe_out(monkeypatch) -> None:
     """Nor does it take the descriptors that the scheduler's connections need."""
     monkeypatch.setattr(server, "PROBE_STRANGERS", MOST)
     with (

@@ -95,7 +95,7 @@ def ask_apt(root: Path, texts: Mapping[str, str]) -> tuple[set[str], list[str]]:
 @pytest.mark.skipif(shutil.which("apt-get") is None, reason="this machine has no apt to ask")
 @pytest.mark.parametrize("case", PLANNED)
 def test_apt_reads_the_lists_and_loses_nothing_but_another_way_to_the_same_place(
-    tmp_path: Path, case: dict[str, Any]
+    tmp_path, case: dict[str, Any]
 ) -> None:
     """No error, no source twice; what is gone was at one of gpunode's own places, or at a dead one."""
     before, complaints = ask_apt(tmp_path / "before", case["lists"])

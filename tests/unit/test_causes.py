@@ -7,8 +7,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
-import pytest
-
 from gpunode import report
 from gpunode.commands.causes import report_causes
 from gpunode.engine.reporter import Reporter
@@ -73,7 +71,7 @@ def test_one_broken_host_has_none() -> None:
     assert causes({"a": [lacking("a")], "b": [Verdict.ok("PCI", "8x H100")]}) == []
 
 
-def test_people_read_a_cause_with_its_hosts_below_it(capsys: pytest.CaptureFixture[str]) -> None:
+def test_people_read_a_cause_with_its_hosts_below_it(capsys) -> None:
     report_causes(
         {host: [lacking(host)] for host in ("a1", "a2", "a3")}, report.make(json=False, quiet=False)
     )

@@ -79,7 +79,7 @@ def raw() -> dict[str, Any]:
 
 
 @pytest.fixture(autouse=True)
-def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+def no_waiting(monkeypatch) -> None:
     monkeypatch.setattr(converge, "time", Mock(wraps=time, sleep=lambda _: None))
 
 
@@ -146,7 +146,7 @@ def test_a_lost_connection_is_made_again_and_the_apply_followed_without_telling_
 
 
 def test_the_patience_for_a_lost_connection_begins_again_with_each_message(
-    raw: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+    raw: dict[str, Any], monkeypatch
 ) -> None:
     """A link that fails now and then carries an hour's apply to its end. Its changes' own seconds are not counted twice."""
     seconds = iter(range(0, 10_000, 25))
@@ -159,7 +159,7 @@ def test_the_patience_for_a_lost_connection_begins_again_with_each_message(
 
 
 def test_a_host_that_does_not_come_back_from_its_reboot_is_given_up_after_minutes(
-    raw: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+    raw: dict[str, Any], monkeypatch
 ) -> None:
     seconds = iter(range(0, 10_000, 300))
     monkeypatch.setattr(converge, "time", Mock(wraps=time, monotonic=seconds.__next__))
@@ -214,9 +214,7 @@ def test_what_was_kept_unconfirmed_is_confirmed_and_costs_others_nothing(raw: di
     assert [(job["op"], job["runs"]) for job in agent.jobs] == [("confirm", ["r1"])]
 
 
-def test_a_connection_that_stays_lost_says_that_the_work_goes_on(
-    raw: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_connection_that_stays_lost_says_that_the_work_goes_on(raw: dict[str, Any], monkeypatch) -> None:
     """After the deadline the host is given up on; nothing claims that the changes failed."""
     monkeypatch.setattr(converge, "RECONNECT_SECONDS", -1.0)
     outcome, _ = apply(Agent((done(0), False)), planned(raw, *FILES))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -84,7 +83,7 @@ def test_hosts_without_a_group_are_compared_with_each_other() -> None:
 
 @pytest.mark.parametrize("expected", [None, ExpectedGpus(8)])
 def test_a_missing_gpu_is_named_by_its_address_where_a_run_knew_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, expected: ExpectedGpus | None
+    tmp_path, monkeypatch, expected: ExpectedGpus | None
 ) -> None:
     """By the last run that finished the host; with `gpus:` in the inventory, too."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))

@@ -232,9 +232,7 @@ yHKp+vTxDQ+prBX67mICRPEK
 
 
 @pytest.mark.parametrize("base", ["rocky", "modern", "suse"])
-def test_the_inventorys_key_for_nvidias_own_address_has_the_whole_fingerprint(
-    base: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_inventorys_key_for_nvidias_own_address_has_the_whole_fingerprint(base: str, monkeypatch) -> None:
     """One that is known, or one that the user has written beside it: another key can end in the same digits."""
     own, whole = f"{CUDA}/some/x86_64", signing.fingerprint(KEY)
     seen = cases.facts(base)
@@ -264,9 +262,7 @@ def test_the_inventorys_key_for_nvidias_own_address_has_the_whole_fingerprint(
 
 
 @pytest.mark.parametrize("base", ["rocky", "modern", "suse"])
-def test_the_toolkit_from_nvidias_repository_of_drivers_has_that_ones_key(
-    base: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_toolkit_from_nvidias_repository_of_drivers_has_that_ones_key(base: str, monkeypatch) -> None:
     """It is NVIDIA's own address, no mirror's; and on RPM hosts packages are signed there, not the metadata."""
     host, seen = cases.host(base), cases.facts(base)
     uri = repositories.repository_uri("driver", seen.os)

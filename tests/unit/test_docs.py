@@ -82,7 +82,7 @@ def test_the_exit_codes_are_told_alike() -> None:
     ],
 )
 def test_a_command_imports_no_library_that_it_does_not_use(
-    tmp_path: Path, words: str, before: str, heavy: str
+    tmp_path, words: str, before: str, heavy: str
 ) -> None:
     """Start-up stays fast: clients are imported by the commands that use them."""
     inventory = "groups: {gpu: {hosts: [a], connection: local, python: /nowhere, sudo: false}}"
@@ -157,7 +157,7 @@ def test_every_page_stands_in_the_table_of_contents() -> None:
 
 
 @pytest.mark.release
-def test_the_site_builds_without_a_broken_link(tmp_path: Path) -> None:
+def test_the_site_builds_without_a_broken_link(tmp_path) -> None:
     """`make docs`: each page is there, and no browser would fetch anything from elsewhere."""
     if not (ROOT / ".venv/bin/zensical").exists() or not shutil.which("make"):
         pytest.skip("zensical needs Python 3.11, and the site make")
@@ -260,7 +260,7 @@ def test_every_make_target_that_a_document_names_is_there() -> None:
     assert set(re.findall(r"(?:^|`)\s*make ([a-z][\w-]*)", texts, re.MULTILINE)) - targets == set()
 
 
-def test_the_inventory_of_the_readme_is_right(tmp_path: Path) -> None:
+def test_the_inventory_of_the_readme_is_right(tmp_path) -> None:
     """With the file beside it that the step before it writes."""
     text = README.split("```yaml\n")[1].split("```")[0]
     assert "gpunode plugin image --base python.tar" in README

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from unittest import mock
 
 import pytest
@@ -27,7 +26,7 @@ def test_hosts_of_a_batch_work_side_by_side_and_batches_one_after_the_other() ->
     assert estimate([(A1, A2)], members, {}, proves=True).seconds == together.seconds + 15
 
 
-def test_batches_are_counted_as_the_run_numbers_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_batches_are_counted_as_the_run_numbers_them(tmp_path, monkeypatch) -> None:
     """Those of hosts without changes, too: they are proven."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     session = mock.Mock(inventory=Inventory("inventory.yaml", (), Cluster()))
@@ -73,7 +72,7 @@ def test_a_time_is_rounded_up(seconds: float, text: str) -> None:
     assert str(Estimate(seconds, typical=True)) == f"{text} (typical times)"
 
 
-def test_the_mean_of_earlier_runs_is_of_hosts_that_were_finished(tmp_path: Path) -> None:
+def test_the_mean_of_earlier_runs_is_of_hosts_that_were_finished(tmp_path) -> None:
     inventory = tmp_path / "inventory.yaml"
     for packages in (10.0, 30.0):
         run = Record.begin(inventory, ["a", "b"], RunOptions(), folder=tmp_path / "runs")

@@ -121,7 +121,7 @@ DEBIAN = tar({PYTHON: b"", "usr/bin/python3.9": b""})
 
 
 @pytest.fixture(autouse=True)
-def _pip(monkeypatch: pytest.MonkeyPatch) -> None:
+def _pip(monkeypatch) -> None:
     """In the place of pip: a wheel with a program, which is left out, and a part that belongs beside its packages."""
 
     def fetch(dest: Path, **_: object) -> list[Path]:
@@ -148,7 +148,7 @@ def _pip(monkeypatch: pytest.MonkeyPatch) -> None:
     ids=["docker", "two layers", "compressed", "OCI", "two platforms", "folder"],
 )
 def test_the_archive_is_whole_for_oci_and_for_docker(
-    tmp_path: Path, base: Callable[[Path], Path], arch: str
+    tmp_path, base: Callable[[Path], Path], arch: str
 ) -> None:
     """Every blob has its digest and size, each manifest names the same, and the inventory reads it."""
     written = built(tmp_path, base(tmp_path / "base"), arch)
@@ -179,7 +179,7 @@ def test_the_archive_is_whole_for_oci_and_for_docker(
     assert not [name for name in inside if name.endswith("run")]
 
 
-def test_it_runs_the_plugin_as_nobody(tmp_path: Path) -> None:
+def test_it_runs_the_plugin_as_nobody(tmp_path) -> None:
     """Its program and variables, beside those of the base; no GPU is asked for by the image itself."""
     written = built(tmp_path, docker(DEBIAN))
 
@@ -243,12 +243,12 @@ LOCAL, USUAL = "usr/local/bin/python3", "usr/bin/python3"
         "circle", "elsewhere", "removed", "folder removed", "folder emptied", "musl removed",
     ],
 )  # fmt: skip
-def test_its_python_is_the_one_that_python3_starts(tmp_path: Path, layers: list[bytes], python: str) -> None:
+def test_its_python_is_the_one_that_python3_starts(tmp_path, layers: list[bytes], python: str) -> None:
     with base.open_base(saved(tmp_path / "base", docker(*layers)), "amd64") as image:
         assert image.python == python
 
 
-def test_its_modules_are_compiled_for_the_bases_python(tmp_path: Path, monkeypatch: Any) -> None:
+def test_its_modules_are_compiled_for_the_bases_python(tmp_path, monkeypatch: Any) -> None:
     """Python reads them whatever the sources' times are, and without hash or stat of a source; traces name the image's paths."""
     monkeypatch.setattr(image, "compile_modules", COMPILE)
     built(tmp_path, docker(tar({MINE: b""})))
@@ -261,7 +261,7 @@ def test_its_modules_are_compiled_for_the_bases_python(tmp_path: Path, monkeypat
         assert marshal.loads(data[16:]).co_filename == f"/{source.relative_to(tmp_path / 'root')}"
 
 
-def test_the_bases_own_modules_are_compiled_where_it_has_none(tmp_path: Path, monkeypatch: Any) -> None:
+def test_the_bases_own_modules_are_compiled_where_it_has_none(tmp_path, monkeypatch: Any) -> None:
     """Docker's images of Python have sources alone. They are checked at each import, for whoever builds on the image may update them."""
     monkeypatch.setattr(image, "compile_modules", COMPILE)
     version, tag = f"python{sys.version_info.major}.{sys.version_info.minor}", sys.implementation.cache_tag
@@ -280,14 +280,14 @@ def test_the_bases_own_modules_are_compiled_where_it_has_none(tmp_path: Path, mo
     assert (code.co_names, code.co_filename) == (("new",), f"/{lib}/json/__init__.py")
 
 
-def test_a_base_with_a_python_that_is_not_here_gets_sources_alone(tmp_path: Path, monkeypatch: Any) -> None:
+def test_a_base_with_a_python_that_is_not_here_gets_sources_alone(tmp_path, monkeypatch: Any) -> None:
     """Another minor version's modules could not be read."""
     monkeypatch.setattr(image, "compile_modules", COMPILE)
     monkeypatch.setattr(image, "which", lambda _: None)
     assert not built(tmp_path, docker(tar({"usr/bin/python3.99": b""}))).compiled
 
 
-def test_the_same_base_makes_the_same_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_same_base_makes_the_same_bytes(tmp_path, monkeypatch) -> None:
     """Whoever writes it, and when: files read later, in another order, with other times."""
     monkeypatch.setattr(image, "compile_modules", COMPILE)
     base = docker(tar({MINE: b""}))
@@ -315,7 +315,7 @@ def test_the_same_base_makes_the_same_bytes(tmp_path: Path, monkeypatch: pytest.
         (oci(DEBIAN, archs=("amd64", "amd64")), "holds 2 images for linux/amd64"),
     ],
 )
-def test_a_base_that_does_not_fit_is_refused(tmp_path: Path, files: Files, words: str) -> None:
+def test_a_base_that_does_not_fit_is_refused(tmp_path, files: Files, words: str) -> None:
     """By its name, with the cause; nothing is written."""
     base = str(saved(tmp_path / "base.tar", files))
 
@@ -336,7 +336,7 @@ def test_a_base_that_does_not_fit_is_refused(tmp_path: Path, files: Files, words
         (tar(docker(DEBIAN))[:2000], "base.tar is no image archive, or was cut off"),
     ],
 )
-def test_what_is_no_archive_is_named(tmp_path: Path, content: bytes | None, words: str) -> None:
+def test_what_is_no_archive_is_named(tmp_path, content: bytes | None, words: str) -> None:
     """A missing file, a web page, a copy that broke off."""
     if content is not None:
         (tmp_path / "base.tar").write_bytes(content)
@@ -346,7 +346,7 @@ def test_what_is_no_archive_is_named(tmp_path: Path, content: bytes | None, word
 
 
 @pytest.mark.parametrize("named", ["../beside", "link", "/dev/zero", "pipe", "out", "index.json/x", "in\0"])
-def test_no_name_in_a_folder_leads_out_of_it(tmp_path: Path, named: str) -> None:
+def test_no_name_in_a_folder_leads_out_of_it(tmp_path, named: str) -> None:
     """Neither as a path nor as a link, to the right layer neither; what may never end is not opened."""
     entry = [{"Config": "config.json", "Layers": [named]}]
     base = folder(
@@ -360,14 +360,14 @@ def test_no_name_in_a_folder_leads_out_of_it(tmp_path: Path, named: str) -> None
         built(tmp_path, base)
 
 
-def test_an_archive_that_cannot_be_finished_leaves_nothing(tmp_path: Path) -> None:
+def test_an_archive_that_cannot_be_finished_leaves_nothing(tmp_path) -> None:
     (tmp_path / "out").mkdir()
     with pytest.raises(UsageError, match="cannot be written"):
         built(tmp_path, docker(DEBIAN))
     assert sorted(path.name for path in tmp_path.iterdir()) == ["base", "out"]
 
 
-def test_two_runs_that_write_one_archive_do_not_disturb_each_other(tmp_path: Path) -> None:
+def test_two_runs_that_write_one_archive_do_not_disturb_each_other(tmp_path) -> None:
     with base.open_base(saved(tmp_path / "base", docker(DEBIAN)), "amd64") as under:
 
         def read(name: str) -> Any:
@@ -379,20 +379,20 @@ def test_two_runs_that_write_one_archive_do_not_disturb_each_other(tmp_path: Pat
     assert sorted(path.name for path in tmp_path.iterdir()) == ["base", "out"]
 
 
-def test_the_base_itself_is_a_regular_file(tmp_path: Path) -> None:
+def test_the_base_itself_is_a_regular_file(tmp_path) -> None:
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(UsageError, match="cannot be read: it is no regular file"):
         built(tmp_path, tmp_path / "pipe")
 
 
-def test_a_layers_digest_is_checked_before_its_names_are_read(tmp_path: Path) -> None:
+def test_a_layers_digest_is_checked_before_its_names_are_read(tmp_path) -> None:
     """So nothing that a registry or a proxy changed is parsed."""
     damaged = docker(b"no tar archive") | {"config.json": config(DEBIAN)}
     with pytest.raises(UsageError, match=r"layer.tar is damaged: its SHA-256 is"):
         built(tmp_path, damaged)
 
 
-def test_a_header_that_is_a_bomb_costs_no_memory(tmp_path: Path) -> None:
+def test_a_header_that_is_a_bomb_costs_no_memory(tmp_path) -> None:
     """100 MiB of a pax header's records, compressed to 100 KiB."""
     member = tarfile.TarInfo("x")
     member.type, member.size = tarfile.XHDTYPE, 100 << 20
@@ -416,7 +416,7 @@ def test_a_header_that_is_a_bomb_costs_no_memory(tmp_path: Path) -> None:
         ("config", "x"), ("config", {"Env": [1]}), ("config", {"Env": 1}), ("history", {"a": 1}), ("variant", 1),
     ],
 )  # fmt: skip
-def test_a_configuration_of_other_types_is_no_image(tmp_path: Path, key: str, value: object) -> None:
+def test_a_configuration_of_other_types_is_no_image(tmp_path, key: str, value: object) -> None:
     made = {**json.loads(config(DEBIAN)), key: value}
     files = docker(DEBIAN) | {"config.json": json.dumps(made).encode()}
     with pytest.raises(UsageError):
@@ -424,14 +424,14 @@ def test_a_configuration_of_other_types_is_no_image(tmp_path: Path, key: str, va
 
 
 @pytest.mark.parametrize("index", ['{"manifests": [{"digest": "a:b"}]}', "[" * 100_000, '{"manifests": 1}'])
-def test_an_index_that_never_ends_is_no_image(tmp_path: Path, index: str) -> None:
+def test_an_index_that_never_ends_is_no_image(tmp_path, index: str) -> None:
     """One that names itself, one that nests."""
     files = {"index.json": index.encode(), "blobs/a/b": index.encode()}
     with pytest.raises(UsageError, match="holds no complete image"):
         built(tmp_path, files)
 
 
-def test_a_file_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_written_is_named(tmp_path) -> None:
     base = str(saved(tmp_path / "base", docker(DEBIAN)))
     with pytest.raises(GpunodeError, match="cannot be written: No such file"):
         write(base, tmp_path / "nowhere/plugin.tar", name=NAME, arch="amd64")
@@ -461,7 +461,7 @@ def test_without_a_base_the_ways_to_one_are_named() -> None:
     assert "`--base python.tar` names the image to build on." in str(done.exception)
 
 
-def test_a_wheel_of_another_hash_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wheel_of_another_hash_is_refused(tmp_path, monkeypatch) -> None:
     """By pip, whose reason is shown; a folder that has none says what it needs."""
     monkeypatch.undo()
     wheels, dest = tmp_path / "wheels", tmp_path / "dest"

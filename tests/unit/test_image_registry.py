@@ -106,7 +106,7 @@ class Answer(BaseHTTPRequestHandler):
 
 
 @pytest.fixture
-def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Registry]:
+def server(tmp_path, monkeypatch) -> Iterator[Registry]:
     context, certificate = tls.server(tmp_path / "key.pem")
     (tmp_path / "ca.pem").write_text(certificate)
     monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "ca.pem"))
@@ -129,9 +129,7 @@ def refusal(reference: str, to: Path) -> UsageError:
     return caught.value
 
 
-def test_a_base_of_a_registry_makes_the_bytes_that_its_archive_makes(
-    server: Registry, tmp_path: Path
-) -> None:
+def test_a_base_of_a_registry_makes_the_bytes_that_its_archive_makes(server: Registry, tmp_path) -> None:
     """Of several platforms only the one is fetched; the token is shown to the registry alone."""
     same = str(folder(tmp_path / "layout", server.files))
 
@@ -144,14 +142,14 @@ def test_a_base_of_a_registry_makes_the_bytes_that_its_archive_makes(
     assert [token for path, token in server.asked if path.startswith(("/storage/", "/token"))] == ["", "", ""]
 
 
-def test_the_address_of_tokens_may_have_a_query(server: Registry, tmp_path: Path) -> None:
+def test_the_address_of_tokens_may_have_a_query(server: Registry, tmp_path) -> None:
     server.more = "?account=any"
 
     assert "can be another image tomorrow" in refusal(f"{server.host}/base/python:3.11", tmp_path).message
     assert server.asked[1][0].startswith("/token?account=any&service=test&")
 
 
-def test_an_address_is_told_without_its_query(server: Registry, tmp_path: Path) -> None:
+def test_an_address_is_told_without_its_query(server: Registry, tmp_path) -> None:
     """A registry's storage is asked by addresses that are signed."""
     for name in [each for each, data in server.files.items() if b'"digest"' not in data]:
         del server.files[name]
@@ -161,7 +159,7 @@ def test_an_address_is_told_without_its_query(server: Registry, tmp_path: Path) 
     assert "Signature" not in said
 
 
-def test_a_tag_is_answered_by_its_digest(server: Registry, tmp_path: Path) -> None:
+def test_a_tag_is_answered_by_its_digest(server: Registry, tmp_path) -> None:
     refused = refusal(f"{server.host}/base/python:3.11", tmp_path)
 
     assert "can be another image tomorrow" in refused.message
@@ -171,7 +169,7 @@ def test_a_tag_is_answered_by_its_digest(server: Registry, tmp_path: Path) -> No
 @pytest.mark.parametrize("basic", [False, True])
 @pytest.mark.parametrize("place", ["docker", "podman", "helper", "store"])
 def test_the_login_of_docker_or_podman_is_used(
-    server: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str, basic: bool
+    server: Registry, tmp_path, monkeypatch, place: str, basic: bool
 ) -> None:
     """From their file, or by the program that it names; the storage does not see it."""
     server.login, server.basic = f"Basic {LOGIN}", basic
@@ -203,9 +201,7 @@ def test_the_login_of_docker_or_podman_is_used(
 
 
 @pytest.mark.parametrize("place", ["docker", "helper"])
-def test_an_identity_token_gets_the_image(
-    server: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
-) -> None:
+def test_an_identity_token_gets_the_image(server: Registry, tmp_path, monkeypatch, place: str) -> None:
     """As `docker login` keeps it for registries that give one for the password."""
     server.login = "nobody's"
     (tmp_path / "docker").mkdir()
@@ -225,7 +221,7 @@ def test_an_identity_token_gets_the_image(
     assert REFRESH not in str(server.asked)
 
 
-def test_the_login_of_the_longest_path_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_login_of_the_longest_path_is_used(tmp_path, monkeypatch) -> None:
     """`podman login HOST/NAMESPACE` keeps one for a part of a registry (containers-auth.json)."""
     auths = {
         name: {"auth": base64.b64encode(name.encode()).decode()}
@@ -239,7 +235,7 @@ def test_the_login_of_the_longest_path_is_used(tmp_path: Path, monkeypatch: pyte
         assert base64.b64decode(credentials.basic).decode() == place
 
 
-def test_the_storage_that_a_registry_leads_to_gets_no_login(server: Registry, tmp_path: Path) -> None:
+def test_the_storage_that_a_registry_leads_to_gets_no_login(server: Registry, tmp_path) -> None:
     """It may name any address for it."""
     server.login, server.asking = f"Basic {LOGIN}", True
     (tmp_path / "docker").mkdir()
@@ -261,7 +257,7 @@ def test_the_storage_that_a_registry_leads_to_gets_no_login(server: Registry, tm
     ],
 )
 def test_a_login_that_cannot_be_read_is_named_and_not_shown(
-    server: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str
+    server: Registry, tmp_path, monkeypatch, text: str
 ) -> None:
     server.login = f"Basic {LOGIN}"
     (tmp_path / "docker").mkdir()
@@ -276,9 +272,7 @@ def test_a_login_that_cannot_be_read_is_named_and_not_shown(
     assert "hunter2" not in said
 
 
-def test_a_place_that_cannot_be_looked_at_has_no_login(
-    server: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_place_that_cannot_be_looked_at_has_no_login(server: Registry, tmp_path, monkeypatch) -> None:
     """As another user's, whose environment `su` keeps."""
     monkeypatch.setenv("XDG_RUNTIME_DIR", f"/{'x' * 300}")
     written = write(server.reference(), tmp_path / "fetched.tar", name=NAME, arch="arm64")
@@ -292,7 +286,7 @@ def test_a_login_is_a_secret() -> None:
     assert LOGIN not in repr(Login(LOGIN, Path()))
 
 
-def test_what_is_damaged_on_its_way_is_refused(server: Registry, tmp_path: Path) -> None:
+def test_what_is_damaged_on_its_way_is_refused(server: Registry, tmp_path) -> None:
     reference = server.reference()
     layer = max(server.files, key=lambda name: len(server.files[name]))
     server.files[layer] = b"<html>" + server.files[layer][6:]
@@ -301,9 +295,7 @@ def test_what_is_damaged_on_its_way_is_refused(server: Registry, tmp_path: Path)
 
 
 @pytest.mark.parametrize("slow", ["/token", "/manifests/", "/storage/"])
-def test_an_answer_that_drips_ends(
-    server: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, slow: str
-) -> None:
+def test_an_answer_that_drips_ends(server: Registry, tmp_path, monkeypatch, slow: str) -> None:
     """A byte now and then is no silence, and no end."""
     server.drip = slow
     monkeypatch.setattr(registry, "WHOLE_SECONDS", 1.0)
@@ -321,13 +313,13 @@ def test_an_answer_that_drips_ends(
         (f"locked/python@sha256:{'0' * 64}", "Log in with `docker login`"),
     ],
 )
-def test_an_image_that_nobody_gets_is_named(server: Registry, tmp_path: Path, name: str, words: str) -> None:
+def test_an_image_that_nobody_gets_is_named(server: Registry, tmp_path, name: str, words: str) -> None:
     refused = refusal(f"{server.host}/{name}", tmp_path)
     assert str(refused).startswith(f"{server.host}/{name} cannot be fetched")
     assert words in str(refused)
 
 
-def test_an_answer_that_is_no_image_is_named(server: Registry, tmp_path: Path) -> None:
+def test_an_answer_that_is_no_image_is_named(server: Registry, tmp_path) -> None:
     page = b"<html>log in here</html>"
     server.files[f"blobs/sha256/{hashlib.sha256(page).hexdigest()}"] = page
 
@@ -336,9 +328,7 @@ def test_an_answer_that_is_no_image_is_named(server: Registry, tmp_path: Path) -
     assert "the registry's answer is no image" in refused.message
 
 
-def test_a_registry_that_nobody_vouches_for_is_not_asked(
-    server: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_registry_that_nobody_vouches_for_is_not_asked(server: Registry, tmp_path, monkeypatch) -> None:
     monkeypatch.delenv("SSL_CERT_FILE")
 
     assert "certificate verify failed" in refusal(server.reference(), tmp_path).message
@@ -364,7 +354,7 @@ def test_only_what_names_a_registry_is_a_reference(text: str, name: str | None) 
 @pytest.mark.parametrize("host", ["docker.io", "index.docker.io"])
 @pytest.mark.parametrize("name", ["python", "library/python", "ada/python"])
 def test_docker_hub_answers_under_its_registrys_name(
-    server: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, host: str, name: str
+    server: Registry, tmp_path, monkeypatch, host: str, name: str
 ) -> None:
     """A single name is in `library/` there. The reference stays as it was written."""
     assert set(registry.HUBS.values()) == {"registry-1.docker.io"}
@@ -381,7 +371,7 @@ def test_docker_hub_answers_under_its_registrys_name(
 @pytest.mark.parametrize("key", ["https://index.docker.io/v1/", "docker.io", "docker.io/ada"])
 @pytest.mark.parametrize("place", ["auths", "credHelpers", "credsStore"])
 def test_the_login_for_docker_hub_is_that_of_docker_or_podman(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str, key: str
+    tmp_path, monkeypatch, place: str, key: str
 ) -> None:
     if key.endswith("/ada") and place != "auths":
         return  # programs know no paths

@@ -55,7 +55,7 @@ host=bastion
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(tmp_path, monkeypatch) -> Path:
     """An empty folder, and a home with ssh's configuration but no kubeconfig."""
     home = tmp_path / "home"
     (home / ".ssh").mkdir(parents=True)
@@ -238,7 +238,7 @@ TABLE = {
 
 
 @pytest.mark.parametrize("known", TABLE.values(), ids=TABLE)
-def test_what_is_written_is_valid_and_has_the_schema_line(known: Starter, tmp_path: Path) -> None:
+def test_what_is_written_is_valid_and_has_the_schema_line(known: Starter, tmp_path) -> None:
     """With every optional key as a comment that is valid, too, once the mark is taken away."""
     file = tmp_path / "inventory.yaml"
     file.write_text(text(known))
@@ -261,9 +261,7 @@ def _optional(line: str) -> bool:
     )
 
 
-def test_a_node_has_its_address_where_ssh_does_not_know_it_by_name(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_node_has_its_address_where_ssh_does_not_know_it_by_name(folder: Path, monkeypatch) -> None:
     """Nodes of the control plane are left out, and those without GPUs where others have some."""
 
     def node(name: str, *addresses: str, gpus: int = 1, **labels: str) -> Node:

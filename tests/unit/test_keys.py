@@ -45,7 +45,7 @@ def mirror() -> Iterator[str]:
 
 @pytest.mark.parametrize("start", [b"HTTP/1.1 200 OK\r\n\r\n", b""])
 def test_a_server_that_sends_a_byte_now_and_then_is_left_after_the_deadline(
-    monkeypatch: pytest.MonkeyPatch, start: bytes
+    monkeypatch, start: bytes
 ) -> None:
     """Within the key, or within the header already."""
 
@@ -72,16 +72,14 @@ def test_a_server_that_sends_a_byte_now_and_then_is_left_after_the_deadline(
 
 
 @pytest.fixture
-def ours(monkeypatch: pytest.MonkeyPatch) -> None:
+def ours(monkeypatch) -> None:
     """The tables have the fingerprint of the test's key for debian12."""
     table = {"debian12": PRINT, "*": PRINT}
     monkeypatch.setattr(repositories, "_keys", lambda *_: table)
 
 
 @pytest.mark.usefixtures("ours")
-def test_both_keys_are_written_with_the_repositories_to_paste(
-    mirror: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_both_keys_are_written_with_the_repositories_to_paste(mirror: str, tmp_path, monkeypatch) -> None:
     """From a mirror, and from a file."""
     monkeypatch.chdir(tmp_path)
     Path("brought").write_text(KEY)
@@ -99,9 +97,7 @@ def test_both_keys_are_written_with_the_repositories_to_paste(
     assert [row["purpose"] for row in rows if row["type"] == "key"] == ["driver", "toolkit"]
 
 
-def test_another_key_is_refused_and_nothing_is_written(
-    mirror: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_another_key_is_refused_and_nothing_is_written(mirror: str, tmp_path, monkeypatch) -> None:
     """Also where only the second is wrong, and where the address is a mirror's."""
     monkeypatch.chdir(tmp_path)
     words = ["keys", "debian12", "--driver", f"{mirror}/k.pub", "--toolkit", f"{mirror}/k.pub"]
@@ -113,7 +109,7 @@ def test_another_key_is_refused_and_nothing_is_written(
 
 @pytest.mark.parametrize("place", ["{mirror}/k.pub", "brought"])
 def test_a_forged_key_that_ends_in_the_same_eight_digits_is_refused(
-    mirror: str, place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    mirror: str, place: str, tmp_path, monkeypatch
 ) -> None:
     """Also where the user gives its fingerprint: the tables have another in whole."""
     monkeypatch.chdir(tmp_path)
@@ -130,7 +126,7 @@ def test_a_forged_key_that_ends_in_the_same_eight_digits_is_refused(
 
 
 def test_what_is_fetched_and_a_fingerprint_that_does_not_count_are_named(
-    mirror: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    mirror: str, tmp_path, monkeypatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("brought").write_text(KEY)
@@ -144,7 +140,7 @@ def test_what_is_fetched_and_a_fingerprint_that_does_not_count_are_named(
 
 @pytest.mark.parametrize("place", ["{mirror}/k.pub", "brought"])
 def test_a_key_of_which_only_the_end_is_known_needs_the_whole_fingerprint(
-    mirror: str, place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    mirror: str, place: str, tmp_path, monkeypatch
 ) -> None:
     """From whoever answers there, as from a file: 32 bits are no fingerprint. It is shown, and may be given as gpg prints it."""
     monkeypatch.chdir(tmp_path)

@@ -121,7 +121,7 @@ def test_a_configuration_that_is_none() -> None:
 
 
 @pytest.mark.parametrize("base", ["legacy", "modern"])
-def test_a_plan_reads_each_file_of_the_kubelet_once(base: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_plan_reads_each_file_of_the_kubelet_once(base: str, monkeypatch) -> None:
     """What decides and what plans share one reading; only files that a merge changed are read once more."""
     host, seen = cases.host(base), cases.facts(base)
     reads: list[str] = []

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -110,7 +109,7 @@ def test_the_inventory_knows_the_gpus_without_mig() -> None:
         ("{A100: [7g.80gb], A30: off}", [MigRule("A100", ("7g.80gb",)), MigRule("A30", None)]),
     ],
 )
-def test_the_inventory_names_layouts(tmp_path: Path, text: str, rules: list[MigRule]) -> None:
+def test_the_inventory_names_layouts(tmp_path, text: str, rules: list[MigRule]) -> None:
     """For all GPUs of a host, or by model; a host's own value is in place of its group's."""
     file = tmp_path / "inventory.yaml"
     file.write_text(f"groups:\n  g:\n    mig: {text}\n    hosts: [a, {{name: b, mig: all-7g.40gb}}]\n")

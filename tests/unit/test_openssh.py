@@ -65,7 +65,7 @@ def test_what_ssh_prints_becomes_a_code_with_a_next_step(code: str, named: str, 
     assert failure.passes == (code == "connection-dropped")
 
 
-def test_a_changed_key_names_both_fingerprints_and_the_line(tmp_path: Path) -> None:
+def test_a_changed_key_names_both_fingerprints_and_the_line(tmp_path) -> None:
     """The old one is read from the line that ssh names."""
     known = tmp_path / "known hosts"
     known.write_text(
@@ -115,14 +115,14 @@ needs_ssh = pytest.mark.skipif(shutil.which("ssh") is None, reason="OpenSSH's cl
 
 
 @pytest.fixture
-def sshd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Sshd]:
+def sshd(tmp_path, monkeypatch) -> Iterator[Sshd]:
     monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
     with serve(tmp_path) as server:
         yield server
 
 
 @pytest.fixture
-def dialer(tmp_path: Path) -> Iterator[openssh.Dialer]:
+def dialer(tmp_path) -> Iterator[openssh.Dialer]:
     dialer = openssh.Dialer(tmp_path / "no-ssh-config")
     yield dialer
     dialer.close()
@@ -135,7 +135,7 @@ def said(connection: openssh.Connection, command: str) -> list[bytes]:
     return lines
 
 
-def test_what_ssh_prints_at_its_very_end_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_ssh_prints_at_its_very_end_is_read(monkeypatch) -> None:
     """Also where it ends right after there was nothing to read."""
     monkeypatch.setattr(openssh, "POLL_SECONDS", 0.01)
     words = ["/bin/sh", "-c", "sleep 0.2; echo the cause >&2; exit 255"]
@@ -183,9 +183,7 @@ def test_a_closed_connection_runs_nothing_more(sshd: Sshd, dialer: openssh.Diale
 
 
 @needs_ssh
-def test_sockets_are_private_and_gone_at_the_end(
-    sshd: Sshd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_sockets_are_private_and_gone_at_the_end(sshd: Sshd, tmp_path, monkeypatch) -> None:
     """In a folder of this user; where the usual one has too long a path or is not there, below /tmp."""
     (tmp_path / ("x" * 100)).mkdir()
     for usual in (tmp_path, tmp_path / ("x" * 100), tmp_path / "none"):
@@ -202,7 +200,7 @@ def test_sockets_are_private_and_gone_at_the_end(
 
 
 @needs_ssh
-def test_a_dialer_that_is_closed_leaves_no_master(sshd: Sshd, tmp_path: Path) -> None:
+def test_a_dialer_that_is_closed_leaves_no_master(sshd: Sshd, tmp_path) -> None:
     """Also that of an unclosed connection."""
     dialer = openssh.Dialer(tmp_path / "no-ssh-config")
     opened = dialer.connect(sshd.host())._master
@@ -212,7 +210,7 @@ def test_a_dialer_that_is_closed_leaves_no_master(sshd: Sshd, tmp_path: Path) ->
 
 
 @needs_ssh
-def test_off_accepts_a_new_key_without_storing_it_and_no_changed_one(sshd: Sshd, tmp_path: Path) -> None:
+def test_off_accepts_a_new_key_without_storing_it_and_no_changed_one(sshd: Sshd, tmp_path) -> None:
     """Also where the folder's name has a space."""
     known = tmp_path / "my hosts"
     dialer = openssh.Dialer(tmp_path / "no-ssh-config")
@@ -230,9 +228,7 @@ def test_off_accepts_a_new_key_without_storing_it_and_no_changed_one(sshd: Sshd,
 
 
 @needs_ssh
-def test_a_jump_host_that_is_down_is_asked_once_for_all_behind_it(
-    sshd: Sshd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_jump_host_that_is_down_is_asked_once_for_all_behind_it(sshd: Sshd, tmp_path, monkeypatch) -> None:
     """Else a fleet waits for it host after host."""
     asked = []
     opened = Master.open
@@ -254,7 +250,7 @@ def test_a_jump_host_that_is_down_is_asked_once_for_all_behind_it(
 
 
 @needs_ssh
-def test_ctrl_c_reaches_no_ssh(sshd: Sshd, dialer: openssh.Dialer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ctrl_c_reaches_no_ssh(sshd: Sshd, dialer: openssh.Dialer, monkeypatch) -> None:
     """Once means: finish what has begun."""
     connection = dialer.connect(sshd.host())
     remote = connection.start("read x; echo $x", iter([b"in\n"]))
@@ -265,7 +261,7 @@ def test_ctrl_c_reaches_no_ssh(sshd: Sshd, dialer: openssh.Dialer, monkeypatch: 
 
 
 @pytest.fixture
-def words(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def words(monkeypatch) -> list[str]:
     """The words of the last master that was opened."""
     seen: list[str] = []
 
@@ -293,9 +289,9 @@ def words(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     ],
 )
 def test_a_check_is_never_weaker_than_it_was_set(
-    tmp_path: Path,
+    tmp_path,
     words: list[str],
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch,
     check: str,
     configured: str,
     proven: bool,
@@ -316,7 +312,7 @@ def test_a_check_is_never_weaker_than_it_was_set(
     assert ("UserKnownHostsFile=/dev/null" in " ".join(words)) is (check == "off" and not proven)
 
 
-def test_without_ssh_the_way_out_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_ssh_the_way_out_is_named(tmp_path, monkeypatch) -> None:
     """Before any host is contacted."""
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(Unreachable, match="not installed here") as caught:
@@ -325,7 +321,7 @@ def test_without_ssh_the_way_out_is_named(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 @needs_ssh
-def test_jump_hosts_in_a_circle_are_refused(tmp_path: Path, sshd: Sshd) -> None:
+def test_jump_hosts_in_a_circle_are_refused(tmp_path, sshd: Sshd) -> None:
     """ssh itself would start processes without end."""
     config = tmp_path / "config"
     config.write_text("Host gpu-01\nProxyJump one\nHost one\nProxyJump two\nHost two\nProxyJump one\n")

@@ -57,7 +57,7 @@ class Tree(HTMLParser):
 
 
 @pytest.fixture
-def page(tmp_path: Path) -> Page:
+def page(tmp_path) -> Page:
     """A plan of four hosts: two that change alike, one that is right, one that is refused with words that are not nice."""
     written = Page(make(json=True, quiet=True), tmp_path / "report.html", "gpunode plan · inventory.yaml")
     hosts = [Host(name, Ssh(name)) for name in ("gpu-1", "gpu-2", "gpu-3", "gpu-4")]
@@ -94,7 +94,7 @@ def test_a_page_is_one_wellformed_file_that_needs_nothing_from_elsewhere(page: P
     assert "\x1b" not in text
 
 
-def test_memory_that_is_shared_with_the_host_is_said_in_words(tmp_path: Path) -> None:
+def test_memory_that_is_shared_with_the_host_is_said_in_words(tmp_path) -> None:
     """GB10 has none of its own."""
     page = Page(make(json=True, quiet=True), tmp_path / "report.html", "gpunode verify")
     facts = cases.right()[1]
@@ -104,7 +104,7 @@ def test_memory_that_is_shared_with_the_host_is_said_in_words(tmp_path: Path) ->
     assert "None" not in page.text()
 
 
-def test_no_text_of_a_host_or_cluster_controls_the_page(tmp_path: Path) -> None:
+def test_no_text_of_a_host_or_cluster_controls_the_page(tmp_path) -> None:
     """Wherever it stands: control characters, C1 and bidi ones are escaped, secrets are redacted."""
     evil = "x\x1b]52;c;\x07\x9b\u202e\u2066 password=hunter2 y"
     page = Page(make(json=True, quiet=True), tmp_path / "report.html", evil)
@@ -162,7 +162,7 @@ def test_each_host_has_its_diff_its_gpus_and_its_timeline(page: Page) -> None:
     assert "no &lt;answer&gt;</span><br>Try again." in text
 
 
-def test_verify_shows_the_chain_and_the_first_broken_link_as_the_cause(tmp_path: Path) -> None:
+def test_verify_shows_the_chain_and_the_first_broken_link_as_the_cause(tmp_path) -> None:
     page = Page(make(json=True, quiet=True), tmp_path / "v.html", "gpunode verify")
     page.links(
         "gpu-1",
@@ -188,9 +188,7 @@ def test_a_page_is_light_or_dark_as_its_reader_likes_and_can_be_printed(page: Pa
     assert all(f".{name} " in text for name in names), names  # every style that is used is defined
 
 
-def test_a_file_that_cannot_be_written_leaves_the_old_one(
-    page: Page, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_that_cannot_be_written_leaves_the_old_one(page: Page, tmp_path, monkeypatch) -> None:
     page.write()
     before = page.text()
     assert [path.name for path in tmp_path.iterdir()] == ["report.html"]
@@ -300,7 +298,7 @@ def end_of_run(tmp_path: Path, second: tuple[str, ...]) -> Page:
     return page
 
 
-def test_a_paused_run_has_that_and_the_next_command_on_top(tmp_path: Path) -> None:
+def test_a_paused_run_has_that_and_the_next_command_on_top(tmp_path) -> None:
     """Then how its hosts ended, each with one state on the whole page; what it would cost was planned."""
     skipped = ("gpu-2", "", "not verified", "skipped: the run was paused", "", ForPrograms("run-paused"))
     text = end_of_run(tmp_path, skipped).text()
@@ -317,7 +315,7 @@ def test_a_paused_run_has_that_and_the_next_command_on_top(tmp_path: Path) -> No
     assert body.count('class="time"') == 1  # a host that did not begin has no timeline
 
 
-def test_a_failed_run_has_that_on_top(tmp_path: Path) -> None:
+def test_a_failed_run_has_that_on_top(tmp_path) -> None:
     failed = ("gpu-2", "gpu-2", "not verified", "gpu-2 is NotReady", "node", ForPrograms("node-not-ready"))
     page = end_of_run(tmp_path, failed)
     page._cards["gpu-3"].code = "stopped"
@@ -327,7 +325,7 @@ def test_a_failed_run_has_that_on_top(tmp_path: Path) -> None:
     )
 
 
-def test_no_batch_failed_where_a_host_was_refused_before_it(tmp_path: Path) -> None:
+def test_no_batch_failed_where_a_host_was_refused_before_it(tmp_path) -> None:
     page = end_of_run(tmp_path, ("gpu-2", "gpu-2", "verified", "4 GPUs", "", ""))
     page.outcome(Outcome("gpu-3", "refused", problem=Problem("no-gpu", "no NVIDIA GPU on the PCI bus")))
     assert "2 hosts verified, 1 refused. Fix the cause, then <code>" in page.text()
@@ -355,7 +353,7 @@ def test_an_aborted_run_has_that_on_top(page: Page) -> None:
     assert '<p class="bold">Aborted in batch 2 of 5: ' in page.text()
 
 
-def test_a_reload_of_the_modules_is_called_so_wherever_it_is(tmp_path: Path) -> None:
+def test_a_reload_of_the_modules_is_called_so_wherever_it_is(tmp_path) -> None:
     page = Page(make(json=True, quiet=True), tmp_path / "report.html", "t")
     steps = (StepPlan("reboot", (Reboot("the new driver is used then"),)),)
     disturbed = Disturbed(Disturbance(reboot=True), reload=True)
@@ -377,7 +375,7 @@ def test_on_a_narrow_screen_a_uuid_ends_after_eight_digits(page: Page) -> None:
     assert ">a &lt;b&gt; of GPU-1</td>" in text
 
 
-def test_a_page_says_nothing_twice(tmp_path: Path) -> None:
+def test_a_page_says_nothing_twice(tmp_path) -> None:
     """Objects are in the cluster's plan; a node with its host's name is its host."""
     page = Page(make(json=False, quiet=True), tmp_path / "report.html", "t")
     rows = [("a", "a", "verified", "1 GPU"), ("b", "b", "verified", "1 GPU")]

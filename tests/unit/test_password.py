@@ -73,7 +73,7 @@ class Machine(reach.Local):
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def folder(tmp_path) -> Path:
     for name, text in (("id", "echo 1000\n"), ("sudo", SUDO)):
         (tmp_path / name).write_text(f"#!/bin/sh\n{text}")
         (tmp_path / name).chmod(0o755)
@@ -215,7 +215,7 @@ def test_a_question_that_is_none_for_a_password_is_not_answered(folder: Path) ->
 
 
 def test_a_password_that_is_refused_after_a_reboot_is_not_tried_for_minutes(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
+    folder: Path, monkeypatch
 ) -> None:
     """Each try while a host comes back would be a failed login, up to a locked account."""
     monkeypatch.setattr(
@@ -229,7 +229,7 @@ def test_a_password_that_is_refused_after_a_reboot_is_not_tried_for_minutes(
 
 
 @pytest.mark.parametrize("answer", ["", None])
-def test_no_password_is_no_password(monkeypatch: pytest.MonkeyPatch, answer: str | None) -> None:
+def test_no_password_is_no_password(monkeypatch, answer: str | None) -> None:
     """An empty line, or nobody there to type one: nothing is contacted."""
 
     def typed(_prompt: str) -> str:
@@ -260,7 +260,7 @@ class Real(reach.Local):
 
 
 @pytest.fixture
-def real(tmp_path: Path) -> Iterable[Callable[[], str]]:
+def real(tmp_path) -> Iterable[Callable[[], str]]:
     """A user of this machine who may use sudo with a password; what sudo logged."""
     rule, log = Path("/etc/sudoers.d/gpunode-test"), tmp_path / "log"
     subprocess.run(["useradd", "--no-create-home", "--shell", "/bin/sh", USER], check=True)

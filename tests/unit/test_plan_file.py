@@ -33,7 +33,7 @@ LABEL = Difference(Title("Node", "a1"), "labelled", ("+gpunode.dev/gpu=true",))
 
 
 @pytest.fixture
-def inventory(tmp_path: Path) -> Path:
+def inventory(tmp_path) -> Path:
     path = tmp_path / "inventory.yaml"
     path.write_text("groups: {}\n")
     return path
@@ -48,7 +48,7 @@ def on(member: Member, **facts: Any) -> Member:
     return replace(member, outcome=replace(member.outcome, facts=replace(cases.facts("modern"), **facts)))
 
 
-def test_a_written_plan_is_read_as_it_was_and_has_no_secret(inventory: Path, tmp_path: Path) -> None:
+def test_a_written_plan_is_read_as_it_was_and_has_no_secret(inventory: Path, tmp_path) -> None:
     path = tmp_path / "friday.plan"
     made = plan(inventory, waiting(A, FILE, PACKAGES, DOCKER), cluster=[LABEL])
     plan_file.write(path, made)
@@ -94,7 +94,7 @@ def bare(text: str) -> str:
     ],
 )
 def test_a_damaged_plan_or_one_of_another_format_is_refused(
-    damage: Any, words: str, inventory: Path, tmp_path: Path
+    damage: Any, words: str, inventory: Path, tmp_path
 ) -> None:
     path = tmp_path / "friday.plan"
     plan_file.write(path, plan(inventory, waiting(A, DOCKER)))
@@ -104,7 +104,7 @@ def test_a_damaged_plan_or_one_of_another_format_is_refused(
     assert refused.value.hint
 
 
-def test_no_file_but_a_plan_is_replaced(inventory: Path, tmp_path: Path) -> None:
+def test_no_file_but_a_plan_is_replaced(inventory: Path, tmp_path) -> None:
     with pytest.raises(UsageError, match="no plan"):
         plan_file.check_place(inventory)
     with pytest.raises(UsageError, match="no file can be written"):
@@ -199,11 +199,7 @@ def test_after_the_end_of_work_a_plan_may_do_less(
 
 @pytest.mark.parametrize("words", [(), ("--diff",), ("--no-diff",)])
 def test_a_plan_in_a_file_is_shown_as_plan_shows_it(
-    words: tuple[str, ...],
-    inventory: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    words: tuple[str, ...], inventory: Path, tmp_path, monkeypatch, capsys
 ) -> None:
     """Signs, what the hosts are, whom it disturbs, what it noted, the cluster, the costs. No connection is opened."""
     monkeypatch.chdir(tmp_path)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from pathlib import Path
 
 import pytest
 
@@ -92,7 +91,7 @@ class Slow(Script):
         yield from super().lines()
 
 
-def test_a_host_that_takes_an_archive_is_not_silent(tmp_path: Path) -> None:
+def test_a_host_that_takes_an_archive_is_not_silent(tmp_path) -> None:
     """An image over a slow line takes minutes, in which the agent has nothing to say."""
     archive = tmp_path / "image.tar"
     archive.write_bytes(b"x" * reach.CHUNK * 15)

@@ -77,7 +77,7 @@ def test_the_wheel_has_what_the_package_reads(dist: Path) -> None:
     assert {name.split("/")[0] for name in inside} == {"gpunode", "gpunode-0.1.0.dist-info"}
 
 
-def test_the_wheel_runs_in_an_environment_of_its_own(dist: Path, tmp_path: Path) -> None:
+def test_the_wheel_runs_in_an_environment_of_its_own(dist: Path, tmp_path) -> None:
     """Beside the libraries that are installed here: no index is asked."""
     run(sys.executable, "-m", "venv", "--without-pip", "fresh", cwd=tmp_path)
     python = tmp_path / "fresh/bin/python"
@@ -100,7 +100,7 @@ def test_the_wheel_runs_in_an_environment_of_its_own(dist: Path, tmp_path: Path)
     assert int(size) > 100_000
 
 
-def test_the_source_distribution_builds_the_same_wheel(dist: Path, tmp_path: Path) -> None:
+def test_the_source_distribution_builds_the_same_wheel(dist: Path, tmp_path) -> None:
     """It has all that a build needs, and the tests and documents too."""
     (source,) = dist.glob("*.tar.gz")
     run("tar", "-xf", str(source), cwd=tmp_path)  # `tarfile` takes no filter before Python 3.11.4
@@ -111,7 +111,7 @@ def test_the_source_distribution_builds_the_same_wheel(dist: Path, tmp_path: Pat
     assert (tmp_path / wheel(dist).name).read_bytes() == wheel(dist).read_bytes()
 
 
-def test_what_a_developer_keeps_in_the_checkout_is_not_published(dist: Path, tmp_path: Path) -> None:
+def test_what_a_developer_keeps_in_the_checkout_is_not_published(dist: Path, tmp_path) -> None:
     """A kubeconfig or an inventory that git does not know; all that it knows is."""
     (source,) = dist.glob("*.tar.gz")
     run("tar", "-xf", str(source), cwd=tmp_path)

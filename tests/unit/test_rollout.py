@@ -65,7 +65,7 @@ def test_hosts_that_the_resumed_run_has_begun_count_as_failed(
 
 @pytest.mark.parametrize(("waited", "status"), [(False, "right"), (True, "planned")])
 def test_hosts_are_probed_again_where_another_run_held_the_lease(
-    monkeypatch: pytest.MonkeyPatch, waited: bool, status: str
+    monkeypatch, waited: bool, status: str
 ) -> None:
     """Those that can take part: their plans may be out of date. Whom these disturb is asked, too: by that a host of the control plane
     waits until that is healthy."""
@@ -82,9 +82,7 @@ def test_hosts_are_probed_again_where_another_run_held_the_lease(
     assert after[1].disturbs.what.reboot is waited
 
 
-def test_a_run_that_is_paused_while_a_gate_runs_begins_neither_that_batch_nor_another(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_run_that_is_paused_while_a_gate_runs_begins_neither_that_batch_nor_another(monkeypatch) -> None:
     members = tuple(Member(Host(name, Ssh(name)), Outcome(name, "right")) for name in "ab")
     record = mock.Mock(lost="", paused=False)
 
@@ -103,7 +101,7 @@ def test_a_run_that_is_paused_while_a_gate_runs_begins_neither_that_batch_nor_an
     assert [member.reason and member.reason.code for member in after] == [PAUSED, PAUSED]
 
 
-def test_hosts_that_an_earlier_run_left_cordoned_go_first(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hosts_that_an_earlier_run_left_cordoned_go_first(monkeypatch) -> None:
     """They are disturbed already."""
     nodes = {name: mock.Mock(own_taints=(), taints={}) for name in "ab"}
     members = []
@@ -120,9 +118,7 @@ def test_hosts_that_an_earlier_run_left_cordoned_go_first(monkeypatch: pytest.Mo
     assert [[host.name for host in batch] for batch in hosts.order] == [["b"], ["a"]]
 
 
-def test_an_undone_host_gets_its_node_back_from_an_api_server_that_was_away_meanwhile(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_an_undone_host_gets_its_node_back_from_an_api_server_that_was_away_meanwhile(monkeypatch) -> None:
     monkeypatch.setattr(watch, "PAUSE", 0)
     api = mock.Mock(version=mock.Mock(side_effect=[ApiConnectionLost("it is away"), "v1.30.0"]))
 
@@ -136,7 +132,7 @@ def test_an_undone_host_gets_its_node_back_from_an_api_server_that_was_away_mean
     assert [call.args[1] for call in record.host.call_args_list] == ["changed", "undone"]
 
 
-def test_a_host_that_is_lost_before_its_changes_gives_its_node_back(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_host_that_is_lost_before_its_changes_gives_its_node_back(monkeypatch) -> None:
     plan = Plan("a", (StepPlan("x", (Reboot("why"),)),))
     member = Member(Host("a", Ssh("a")), Outcome("a", "planned", plan=plan), node=mock.Mock())
     monkeypatch.setattr(work.cordon, "cordon", lambda *_: None)

@@ -11,7 +11,6 @@ import subprocess
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -23,13 +22,13 @@ from tests.sshd import Sshd, serve
 
 
 @pytest.fixture
-def sshd(tmp_path: Path) -> Iterator[Sshd]:
+def sshd(tmp_path) -> Iterator[Sshd]:
     with serve(tmp_path) as server:
         yield server
 
 
 @pytest.fixture(params=[ssh.Dialer, openssh.Dialer], ids=["ssh", "openssh"])
-def dialer(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Dialer]:
+def dialer(tmp_path, request) -> Iterator[Dialer]:
     """Both ways to connect keep the same promises."""
     if request.param is openssh.Dialer and shutil.which("ssh") is None:
         pytest.skip("OpenSSH's client is not installed")
@@ -47,7 +46,7 @@ def says_in(connection: reach.Connection) -> bool:
 
 
 @pytest.fixture
-def jump(sshd: Sshd, tmp_path: Path) -> Iterator[Sshd]:
+def jump(sshd: Sshd, tmp_path) -> Iterator[Sshd]:
     """A jump host with the key of the host behind it."""
     outside = tmp_path / "outside"
     outside.mkdir()
@@ -103,7 +102,7 @@ def test_a_connection_that_was_lost_between_two_commands_is_opened_again(sshd: S
     connection.close()
 
 
-def test_a_wrong_key_is_named_with_its_user(sshd: Sshd, dialer: Dialer, tmp_path: Path) -> None:
+def test_a_wrong_key_is_named_with_its_user(sshd: Sshd, dialer: Dialer, tmp_path) -> None:
     """Authentication that fails says who tried with what, and is not tried again."""
     with pytest.raises(
         Unreachable, match=r"authentication failed: nobody@127\.0\.0\.1:\d+ does not accept the key"
@@ -113,9 +112,7 @@ def test_a_wrong_key_is_named_with_its_user(sshd: Sshd, dialer: Dialer, tmp_path
     assert sshd.connections == 1
 
 
-def test_a_changed_host_key_is_refused_with_both_fingerprints(
-    sshd: Sshd, dialer: Dialer, tmp_path: Path
-) -> None:
+def test_a_changed_host_key_is_refused_with_both_fingerprints(sshd: Sshd, dialer: Dialer, tmp_path) -> None:
     """A host that shows another key than the known one may be somebody else."""
     other = tmp_path / "other"
     other.mkdir()
@@ -130,7 +127,7 @@ def test_a_changed_host_key_is_refused_with_both_fingerprints(
     assert "ssh-keygen -f" in caught.value.hint
 
 
-def test_an_unknown_host_key_is_refused_when_strict(sshd: Sshd, dialer: Dialer, tmp_path: Path) -> None:
+def test_an_unknown_host_key_is_refused_when_strict(sshd: Sshd, dialer: Dialer, tmp_path) -> None:
     """`strict` connects to nobody whose key is not known."""
     with pytest.raises(Unreachable, match=r"is not in|is in no known_hosts file"):
         dialer.connect(sshd.host(known_hosts=str(tmp_path / "empty")))
@@ -138,9 +135,7 @@ def test_an_unknown_host_key_is_refused_when_strict(sshd: Sshd, dialer: Dialer, 
     assert not (tmp_path / "empty").exists()
 
 
-def test_a_new_host_key_is_added_and_what_was_there_is_kept(
-    sshd: Sshd, dialer: Dialer, tmp_path: Path
-) -> None:
+def test_a_new_host_key_is_added_and_what_was_there_is_kept(sshd: Sshd, dialer: Dialer, tmp_path) -> None:
     """`accept-new` appends one line to known_hosts; comments and other entries stay."""
     known = tmp_path / "mine"
     end = "" if isinstance(dialer, ssh.Dialer) else "\n"  # OpenSSH 9.2 continues a last line without one
@@ -171,7 +166,7 @@ def test_a_new_host_key_is_added_and_what_was_there_is_kept(
     ],
 )
 def test_a_line_of_known_hosts_that_cannot_be_used_is_left_out_as_by_ssh(
-    sshd: Sshd, dialer: Dialer, tmp_path: Path, line: str
+    sshd: Sshd, dialer: Dialer, tmp_path, line: str
 ) -> None:
     """The host that the next line names is known all the same, whatever white space is in that."""
     known = tmp_path / "known"
@@ -182,7 +177,7 @@ def test_a_line_of_known_hosts_that_cannot_be_used_is_left_out_as_by_ssh(
 
 
 @pytest.mark.parametrize("check", ["strict", "accept-new"])
-def test_a_revoked_host_key_proves_nothing(sshd: Sshd, dialer: Dialer, tmp_path: Path, check: str) -> None:
+def test_a_revoked_host_key_proves_nothing(sshd: Sshd, dialer: Dialer, tmp_path, check: str) -> None:
     """Though another line of known_hosts still names it, and whatever host the mark names; nor is it taken as new."""
     known = tmp_path / "known"
     names, *key = sshd.known_hosts.read_text().split()
@@ -191,7 +186,7 @@ def test_a_revoked_host_key_proves_nothing(sshd: Sshd, dialer: Dialer, tmp_path:
         dialer.connect(sshd.host(known_hosts=str(known), host_key_check=check))
 
 
-def test_a_new_host_key_is_known_from_then_on(sshd: Sshd, dialer: Dialer, tmp_path: Path) -> None:
+def test_a_new_host_key_is_known_from_then_on(sshd: Sshd, dialer: Dialer, tmp_path) -> None:
     """A run connects again after a reboot: one line a host, and another key than the one just seen is refused."""
     known = tmp_path / "mine"
     host = sshd.host(known_hosts=str(known), host_key_check="accept-new")
@@ -208,9 +203,7 @@ def test_a_new_host_key_is_known_from_then_on(sshd: Sshd, dialer: Dialer, tmp_pa
 
 
 @pytest.mark.parametrize("text", ["no key at all\n", "-----BEGIN OPENSSH PRIVATE KEY-----\nxx\n"])
-def test_a_file_that_is_no_private_key_is_named(
-    sshd: Sshd, dialer: Dialer, tmp_path: Path, text: str
-) -> None:
+def test_a_file_that_is_no_private_key_is_named(sshd: Sshd, dialer: Dialer, tmp_path, text: str) -> None:
     """One host's wrong `ssh.key` is that host's trouble, not the end of the run."""
     key = tmp_path / "key"
     key.write_text(text)
@@ -222,7 +215,7 @@ def test_a_file_that_is_no_private_key_is_named(
 
 
 def test_an_encrypted_key_is_used_when_an_agent_has_it(
-    sshd: Sshd, dialer: Dialer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    sshd: Sshd, dialer: Dialer, tmp_path, monkeypatch
 ) -> None:
     """gpunode asks for no passphrase: without the agent it says what to do, and with it that is enough."""
     if shutil.which("ssh-agent") is None:
@@ -253,7 +246,7 @@ def test_a_jump_host_that_went_away_is_reached_again(sshd: Sshd, dialer: Dialer,
 
 
 def test_a_silent_host_behind_a_jump_host_is_given_up(
-    sshd: Sshd, dialer: Dialer, jump: Sshd, monkeypatch: pytest.MonkeyPatch
+    sshd: Sshd, dialer: Dialer, jump: Sshd, monkeypatch
 ) -> None:
     """Closing the connection ends the reading, and the jump host goes on serving the others."""
     monkeypatch.setattr(bootstrap, "command", lambda *_: "sleep 60")
@@ -339,7 +332,7 @@ def test_a_connection_reset_at_first_is_tried_again(sshd: Sshd, dialer: Dialer) 
     front.close()
 
 
-def test_what_the_inventory_leaves_open_comes_from_the_ssh_config(sshd: Sshd, tmp_path: Path) -> None:
+def test_what_the_inventory_leaves_open_comes_from_the_ssh_config(sshd: Sshd, tmp_path) -> None:
     """HostName, Port, User, IdentityFile and UserKnownHostsFile are honoured, as ssh does."""
     config = tmp_path / "config"
     config.write_text(
@@ -357,9 +350,7 @@ def test_what_the_inventory_leaves_open_comes_from_the_ssh_config(sshd: Sshd, tm
     dialer.close()
 
 
-def test_an_exec_that_is_never_answered_is_given_up(
-    sshd: Sshd, dialer: Dialer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_exec_that_is_never_answered_is_given_up(sshd: Sshd, dialer: Dialer, monkeypatch) -> None:
     """An sshd that hangs after the login would hold the whole run."""
     over = threading.Event()
     monkeypatch.setattr("tests.sshd._Server.check_channel_exec_request", lambda *_: over.wait(30))
@@ -374,7 +365,7 @@ def test_an_exec_that_is_never_answered_is_given_up(
     ("command", "named"), [("yes >&2", "1 MiB on standard error"), ("yes", "1 MiB of other")]
 )
 def test_a_flood_over_ssh_is_given_up(
-    sshd: Sshd, dialer: Dialer, monkeypatch: pytest.MonkeyPatch, command: str, named: str
+    sshd: Sshd, dialer: Dialer, monkeypatch, command: str, named: str
 ) -> None:
     """By name, and the connection with it."""
     monkeypatch.setattr(bootstrap, "command", lambda *_: command)

@@ -64,15 +64,11 @@ def asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, text: str) -> int:
 
 
 @pytest.mark.parametrize("name", ALIKE)
-def test_hosts_that_ssh_treats_alike_are_asked_for_once(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str
-) -> None:
+def test_hosts_that_ssh_treats_alike_are_asked_for_once(monkeypatch, tmp_path, name: str) -> None:
     """Once for each user and port of the inventory."""
     assert asked(monkeypatch, tmp_path, ALIKE[name]) == 2
 
 
 @pytest.mark.parametrize("name", APART)
-def test_hosts_that_ssh_may_tell_apart_are_asked_for_one_by_one(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str
-) -> None:
+def test_hosts_that_ssh_may_tell_apart_are_asked_for_one_by_one(monkeypatch, tmp_path, name: str) -> None:
     assert asked(monkeypatch, tmp_path, APART[name]) == 4

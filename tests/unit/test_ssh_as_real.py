@@ -222,9 +222,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_all_three_get_in_or_none(
-    case: Case, server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_all_three_get_in_or_none(case: Case, server: Server, tmp_path, monkeypatch) -> None:
     """Nobody's ~/.ssh is read: the configuration is one file, and so are the known keys."""
     monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
     (tmp_path / "known").write_text(server.filled(f"{case.known}\n") if case.known else "")
@@ -261,7 +259,7 @@ def test_all_three_get_in_or_none(
 )
 @pytest.mark.parametrize("client", [openssh, ssh], ids=["openssh", "gpunode's"])
 def test_only_a_lost_connection_has_no_exit_status(
-    command: str, status: int | None, client: ModuleType, server: Server, tmp_path: Path
+    command: str, status: int | None, client: ModuleType, server: Server, tmp_path
 ) -> None:
     """ssh ends with 255 for both, and says nothing."""
     (tmp_path / "known").write_text(server.filled("NAME KEY\n"))

@@ -49,7 +49,7 @@ def prepared(waiting: Member, stopped: Problem | None = None) -> Member:
 
 
 @pytest.fixture
-def waits(monkeypatch: pytest.MonkeyPatch) -> Callable[[work.End | ClusterError], list[str]]:
+def waits(monkeypatch) -> Callable[[work.End | ClusterError], list[str]]:
     """How the wait ends; the hosts that it was for."""
 
     def end(how: work.End | ClusterError) -> list[str]:
@@ -156,7 +156,7 @@ def test_only_the_operator_pauses_a_run(
 
 
 @pytest.mark.parametrize("later", [REBOOT, WriteFile("/etc/y", "", "why")])
-def test_every_round_asks_before_it_changes_anything(later: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_round_asks_before_it_changes_anything(later: Any, monkeypatch) -> None:
     """Pods that stood still may run after the first round, which repaired the driver. A plan that is new by then must have
     been accepted, too."""
     done: list[str] = []
@@ -208,7 +208,7 @@ def test_every_round_asks_before_it_changes_anything(later: Any, monkeypatch: py
     ],
 )
 def test_a_host_that_stops_between_rounds_ends_with_its_cause(
-    rounds_of: list[Any], why: str, monkeypatch: pytest.MonkeyPatch
+    rounds_of: list[Any], why: str, monkeypatch
 ) -> None:
     plans = [Plan("h", (StepPlan("x", (change,)),)) for change in rounds_of]
     monkeypatch.setattr(
@@ -230,9 +230,7 @@ def test_a_host_that_is_excluded_before_its_changes_is_not_reported_as_failed() 
     assert session.failed == []
 
 
-def test_a_pod_that_runs_by_the_time_that_others_have_left_the_gpus_is_waited_for(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_pod_that_runs_by_the_time_that_others_have_left_the_gpus_is_waited_for(monkeypatch) -> None:
     """Processes outside Kubernetes may take minutes to end; a container that was started meanwhile may have no GPU open yet."""
     stands = Work("ml/train", "u", {"nvidia.com/gpu": 1}, service=False, standstill="CrashLoopBackOff")
     pods, users = [(stands,), (replace(stands, standstill=""),)], [(GpuUser(7, "python3"),), ()]
@@ -249,7 +247,7 @@ def test_a_pod_that_runs_by_the_time_that_others_have_left_the_gpus_is_waited_fo
     assert (end.left, pods) == ("ml/train", [])
 
 
-def test_the_probes_of_a_wait_are_no_news_of_its_host(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_probes_of_a_wait_are_no_news_of_its_host(monkeypatch) -> None:
     """Only the first, which begins it."""
     users, heard = [(GpuUser(7, "python3"),), ()], list[str]()
 

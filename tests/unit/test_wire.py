@@ -83,7 +83,7 @@ class Machine:
 
 
 @pytest.fixture
-def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
+def machine(tmp_path, monkeypatch) -> Machine:
     """With its python3 where root's is looked for."""
     monkeypatch.setattr(bootstrap, "PYTHONS", ("/no/python3", str(tmp_path / "python3")))
     monkeypatch.setattr(bootstrap, "SUDO_PATH", "/no")
@@ -93,7 +93,7 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
 
 
 @pytest.fixture
-def stdin(monkeypatch: pytest.MonkeyPatch) -> bytes:
+def stdin(monkeypatch) -> bytes:
     """A small program in place of the agent, and a job."""
     monkeypatch.setattr(wire, "_program", lambda: zlib.compress(PROGRAM))
     return wire.encode({"job": 1}) + b"payload"
@@ -143,9 +143,7 @@ SUDO_AS = {
 }
 
 
-def test_sudo_is_not_the_users_where_the_system_has_one(
-    machine: Machine, stdin: bytes, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_sudo_is_not_the_users_where_the_system_has_one(machine: Machine, stdin: bytes, monkeypatch) -> None:
     """It reads the password. A sudo of the user's PATH is taken where there is no other."""
     machine.program("id", "echo 1000")
     (machine.folder / "system").mkdir()
@@ -195,7 +193,7 @@ def test_the_inventorys_python_is_the_only_one(machine: Machine, stdin: bytes) -
 
 
 def test_a_newer_python_beside_one_that_is_too_old_is_found(
-    machine: Machine, stdin: bytes, monkeypatch: pytest.MonkeyPatch
+    machine: Machine, stdin: bytes, monkeypatch
 ) -> None:
     """As on Ubuntu 16.04 with Python 3.5, and another one built beside it; a pattern finds the one with its minor version."""
     there = f"{machine.folder}/python3"
@@ -264,7 +262,7 @@ def test_a_python_that_cannot_be_installed_is_reported_with_the_package_managers
 
 @pytest.mark.parametrize("there", ["none", "3.5"])
 def test_a_host_without_a_python_that_is_new_enough_gets_the_inventorys_build(
-    machine: Machine, stdin: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, there: str
+    machine: Machine, stdin: bytes, tmp_path, monkeypatch, there: str
 ) -> None:
     """As on CentOS 7 and Ubuntu 16.04: by plain sh, and only as what its checksum says it is."""
     (machine.folder / "python3").unlink()
@@ -297,7 +295,7 @@ def test_a_host_without_a_python_that_is_new_enough_gets_the_inventorys_build(
     assert [entry.name for entry in place.iterdir()] == ["python"]
 
 
-def test_a_python_without_json_is_told_so(machine: Machine, stdin: bytes, tmp_path: Path) -> None:
+def test_a_python_without_json_is_told_so(machine: Machine, stdin: bytes, tmp_path) -> None:
     """Debian's python3-minimal: an interpreter with half a library."""
     hide = (
         "import sys;m=sys.meta_path[:];find=lambda n,p=None,t=None:None if n=='json' else next(filter(None,(f.find_spec(n,p)for f in m)),None);"
@@ -505,7 +503,7 @@ def test_changes_are_sent_without_the_texts_for_people(change: Change, expected:
     assert (job["run"], job["by"], job["then"], job["payloads"]) == ("run1", "anna", None, [])
 
 
-def test_an_image_is_announced_by_size_and_digest(tmp_path: Path) -> None:
+def test_an_image_is_announced_by_size_and_digest(tmp_path) -> None:
     """Its bytes follow the job; its path here is nobody's business there."""
     archive = tmp_path / "a.tar"
     archive.write_bytes(b"x" * 5)
@@ -521,7 +519,7 @@ def test_an_image_is_announced_by_size_and_digest(tmp_path: Path) -> None:
     ]
 
 
-def test_an_installer_is_sent_as_an_image_is_and_a_url_alone(tmp_path: Path) -> None:
+def test_an_installer_is_sent_as_an_image_is_and_a_url_alone(tmp_path) -> None:
     """The payload's number says which; what the host fetches has none."""
     archive = tmp_path / "NVIDIA.run"
     archive.write_bytes(b"xxxxx")
@@ -550,9 +548,7 @@ def test_the_real_agent_is_sent_small() -> None:
     assert len(wire.encode(wire.probe_job(Watch()))) < 76 * 1024  # 14 of them keep secrets out of records
 
 
-def test_an_archive_is_read_once_however_many_hosts_get_it_at_the_same_time(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_archive_is_read_once_however_many_hosts_get_it_at_the_same_time(tmp_path, monkeypatch) -> None:
     """Uploads begin together, each in its host's thread."""
     archive = tmp_path / "plugin.tar"
     archive.write_bytes(b"x" * 5)
@@ -576,7 +572,7 @@ def test_an_archive_is_read_once_however_many_hosts_get_it_at_the_same_time(
     assert opened.count(archive) == 1
 
 
-def test_the_agent_is_compressed_once_for_all_hosts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_agent_is_compressed_once_for_all_hosts(monkeypatch) -> None:
     """It takes longer than all else that a host costs its operator; all hosts begin at the same time."""
     compressed = []
     start = Barrier(8)

@@ -180,7 +180,7 @@ class Cluster:
         return list(self.pods), ""
 
 
-def test_it_follows_the_chain_also_after_a_broken_link(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_follows_the_chain_also_after_a_broken_link(monkeypatch) -> None:
     """The pods are those of the host's node; the host is broken then, and its other links are as many as before."""
     host = Host("a", Ssh("192.0.2.1"))
     seen: Facts = replace(SEEN, gpu_containers=(given("train", lost=FILES),))

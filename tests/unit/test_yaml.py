@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 import yaml
@@ -70,7 +69,7 @@ def test_deep_notes_and_tokens_of_others_are_none() -> None:
     assert notes.read({"metadata": {"annotations": {f"{notes.PREFIX}x": DEEP}}}) == {}
 
 
-def test_a_deep_login_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_deep_login_is_named(tmp_path, monkeypatch) -> None:
     monkeypatch.setenv("REGISTRY_AUTH_FILE", str(tmp_path / "auth.json"))
     (tmp_path / "auth.json").write_text(DEEP)
     with pytest.raises(UsageError, match="the login for r cannot be read"):

@@ -6,7 +6,6 @@ import functools
 import json
 import pickle
 from collections.abc import Iterator
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -47,7 +46,7 @@ def fake() -> Iterator[FakeApi]:
 
 
 @pytest.fixture
-def api(fake: FakeApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Api]:
+def api(fake: FakeApi, tmp_path, monkeypatch) -> Iterator[Api]:
     monkeypatch.setattr(watch, "BEAT", 1)
     monkeypatch.setattr(watch, "PAUSE", 0.05)
     client = connect(Cluster(kubeconfig=fake.kubeconfig(tmp_path)))
@@ -56,7 +55,7 @@ def api(fake: FakeApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Itera
 
 
 @pytest.fixture
-def other_words(monkeypatch: pytest.MonkeyPatch) -> None:
+def other_words(monkeypatch) -> None:
     """Every error of the cluster with other sentences for people."""
     made = ClusterError.__init__
 

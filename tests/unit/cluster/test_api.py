@@ -50,7 +50,7 @@ def listening() -> socket.socket:
 
 
 def test_an_absent_object_is_none_and_a_long_list_comes_in_pages(
-    api: Api, fake: FakeApi, monkeypatch: pytest.MonkeyPatch
+    api: Api, fake: FakeApi, monkeypatch
 ) -> None:
     """404 of an object is an answer, not an error; lists follow `continue`."""
     monkeypatch.setattr(api_module, "PAGE", 2)
@@ -61,7 +61,7 @@ def test_an_absent_object_is_none_and_a_long_list_comes_in_pages(
     assert len([request for request in fake.requests if request[1] == "/api/v1/nodes"]) == 3
 
 
-def test_a_refused_connection_names_the_address_and_its_source(tmp_path: Path) -> None:
+def test_a_refused_connection_names_the_address_and_its_source(tmp_path) -> None:
     """The person learns which server, and which kubeconfig named it."""
     server = listening()
     port = server.getsockname()[1]
@@ -72,14 +72,14 @@ def test_a_refused_connection_names_the_address_and_its_source(tmp_path: Path) -
     assert f"context `test` in {tmp_path}/kubeconfig" in caught.value.hint
 
 
-def test_a_silent_server_is_given_up_soon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_silent_server_is_given_up_soon(tmp_path, monkeypatch) -> None:
     """A server that accepts and never answers costs READ seconds, once."""
     monkeypatch.setattr(api_module, "READ", 0.2)
     with listening() as server, pytest.raises(ApiConnectionLost, match="did not answer in time"):
         at(f"http://127.0.0.1:{server.getsockname()[1]}", tmp_path).version()
 
 
-def test_a_port_without_tls_is_reported_as_such(tmp_path: Path) -> None:
+def test_a_port_without_tls_is_reported_as_such(tmp_path) -> None:
     """https to a port that speaks plain HTTP."""
     with listening() as server:
 
@@ -99,7 +99,7 @@ def test_a_port_without_tls_is_reported_as_such(tmp_path: Path) -> None:
 
 
 def test_a_server_that_needs_no_proof_is_asked_without_a_word(
-    tmp_path: Path, recwarn: pytest.WarningsRecorder
+    tmp_path, recwarn: pytest.WarningsRecorder
 ) -> None:
     """`insecure-skip-tls-verify` of the kubeconfig; without it the unknown certificate is refused."""
     secure, _ = tls.server(tmp_path / "server.pem")
@@ -145,14 +145,7 @@ FORBIDDEN = (
 
 @tables.rows("refusals", hint="")
 def test_a_refusal_says_what_is_needed(
-    api: Api,
-    fake: FakeApi,
-    monkeypatch: pytest.MonkeyPatch,
-    status: int,
-    reason: str | None,
-    text: str,
-    message: str,
-    hint: str,
+    api: Api, fake: FakeApi, monkeypatch, status: int, reason: str | None, text: str, message: str, hint: str
 ) -> None:
     """Each status has its message: which user may not do what where, and the fix."""
     monkeypatch.setattr(api_module, "time", Mock(wraps=time, sleep=lambda _: None))
@@ -165,9 +158,7 @@ def test_a_refusal_says_what_is_needed(
     assert "secret" not in str(caught.value)
 
 
-def test_a_server_that_asks_to_come_again_is_asked_again(
-    api: Api, fake: FakeApi, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_server_that_asks_to_come_again_is_asked_again(api: Api, fake: FakeApi, monkeypatch) -> None:
     """429 is the one answer that is tried again; the request was not carried out."""
     monkeypatch.setattr(api_module, "time", Mock(wraps=time, sleep=lambda _: None))
     fake.fail("GET", "/nodes", Fault(429, "TooManyRequests", "later"))
@@ -177,7 +168,7 @@ def test_a_server_that_asks_to_come_again_is_asked_again(
 
 @pytest.mark.parametrize("after", ["soon", "-1", "1e9", "Wed, 21 Oct 2026 07:28:00 GMT", "9" * 5000])
 def test_a_server_that_asks_to_come_again_at_any_time_is_asked_again_soon(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after: str
+    tmp_path, monkeypatch, after: str
 ) -> None:
     waits: list[float] = []
     monkeypatch.setattr(api_module, "time", Mock(wraps=time, sleep=waits.append))
@@ -190,7 +181,7 @@ def test_a_server_that_asks_to_come_again_at_any_time_is_asked_again_soon(
 
 
 @tables.rows("other-shapes")
-def test_an_answer_of_another_shape_is_reported(tmp_path: Path, body: str) -> None:
+def test_an_answer_of_another_shape_is_reported(tmp_path, body: str) -> None:
     head = f"HTTP/1.1 200 OK\r\nContent-Length: {len(body)}\r\n\r\n"
     with answering(f"{head}{body}".encode()) as url:
         for ask in (lambda api: api.find("Node"), Api.version):
@@ -200,7 +191,7 @@ def test_an_answer_of_another_shape_is_reported(tmp_path: Path, body: str) -> No
         at(url, tmp_path).version()
 
 
-def test_an_answer_without_an_end_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_answer_without_an_end_is_given_up(tmp_path, monkeypatch) -> None:
     """By its time, where it comes byte by byte, and by its size."""
     monkeypatch.setattr(connection, "WHOLE", 0.2)
     with (
@@ -218,9 +209,7 @@ def test_an_answer_without_an_end_is_given_up(tmp_path: Path, monkeypatch: pytes
 
 
 @pytest.mark.parametrize("begin", [b"", b"HTTP/1.1 200 OK\r\nX-Long: "])
-def test_headers_without_an_end_are_given_up(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, begin: bytes
-) -> None:
+def test_headers_without_an_end_are_given_up(tmp_path, monkeypatch, begin: bytes) -> None:
     """A byte now and then is no silence, and no answer."""
     monkeypatch.setattr(connection, "WHOLE", 0.2)
     with (
@@ -238,7 +227,7 @@ def test_headers_without_an_end_are_given_up(
         b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n10000\r\n",
     ],
 )
-def test_a_watch_that_drips_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, begin: bytes) -> None:
+def test_a_watch_that_drips_ends(tmp_path, monkeypatch, begin: bytes) -> None:
     monkeypatch.setattr(connection, "WHOLE", 0.2)
     monkeypatch.setattr(api_module, "READ", 0.2)
     start = time.monotonic()
@@ -255,9 +244,7 @@ def test_a_watch_that_drips_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         ("[SSL: SSLV3_ALERT_CERTIFICATE_EXPIRED] sslv3 alert certificate expired", "client-certificate for expired"),
     ],
 )  # fmt: skip
-def test_a_certificate_that_has_ended_is_told_from_one_of_another_ca(
-    tmp_path: Path, words: str, hint: str
-) -> None:
+def test_a_certificate_that_has_ended_is_told_from_one_of_another_ca(tmp_path, words: str, hint: str) -> None:
     """In OpenSSL's words."""
     access = at("https://127.0.0.1:1", tmp_path).access
     with pytest.raises(ClusterError) as caught, translate_errors(access):
@@ -266,7 +253,7 @@ def test_a_certificate_that_has_ended_is_told_from_one_of_another_ca(
 
 
 @pytest.mark.parametrize("token", ["a\nb", "\u4e2d"])
-def test_a_token_that_no_header_takes_is_not_sent_and_not_shown(tmp_path: Path, token: str) -> None:
+def test_a_token_that_no_header_takes_is_not_sent_and_not_shown(tmp_path, token: str) -> None:
     text = json.dumps({"token": token})[1:-1]
     at("http://127.0.0.1:1", tmp_path)
     file = tmp_path / "kubeconfig"
@@ -276,7 +263,7 @@ def test_a_token_that_no_header_takes_is_not_sent_and_not_shown(tmp_path: Path, 
     assert token not in str(caught.value)
 
 
-def test_a_proxy_that_is_no_address_is_named(tmp_path: Path) -> None:
+def test_a_proxy_that_is_no_address_is_named(tmp_path) -> None:
     with pytest.raises(ClusterError, match="the proxy of context `test` is no address"):
         at("http://127.0.0.1:1", tmp_path, **{"proxy-url": "http://["})
 

@@ -223,7 +223,7 @@ def test_what_cannot_be_listed_keeps_the_namespace(
 
 
 def test_a_kind_that_can_be_deleted_and_not_listed_keeps_the_namespace(
-    api: Api, fake: FakeApi, told: list[str], monkeypatch: pytest.MonkeyPatch
+    api: Api, fake: FakeApi, told: list[str], monkeypatch
 ) -> None:
     """Deleting the namespace would delete unlisted objects."""
     apply.apply(api, ALL)

@@ -92,7 +92,7 @@ SEEN = {outcome.host: outcome.facts for outcome in outcomes() if outcome.facts}
 
 
 def test_a_label_that_somebody_else_set_leaves_the_other_hosts_theirs(
-    api: Api, fake: FakeApi, capsys: pytest.CaptureFixture[str]
+    api: Api, fake: FakeApi, capsys
 ) -> None:
     """It is told in a line of its own shape with its way out, and the command fails; the plugin still comes to every other node."""
     add_node(fake, "a", labels={"pool": "theirs"})
@@ -112,7 +112,7 @@ def test_a_label_that_somebody_else_set_leaves_the_other_hosts_theirs(
 
 
 def test_hosts_that_are_no_nodes_are_named_when_there_is_no_other(
-    api: Api, fake: FakeApi, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    api: Api, fake: FakeApi, capsys, monkeypatch
 ) -> None:
     """The reason is that they are no nodes, not that no node has the plugin's label."""
     monkeypatch.setattr(placed, "REGISTER_SECONDS", 0.0)
@@ -125,7 +125,7 @@ def test_hosts_that_are_no_nodes_are_named_when_there_is_no_other(
 
 
 def test_a_plan_says_what_is_to_be_done_and_how_much_of_it_in_the_cluster(
-    api: Api, fake: FakeApi, capsys: pytest.CaptureFixture[str]
+    api: Api, fake: FakeApi, capsys
 ) -> None:
     """Nothing was created yet; and hosts that are right are not all that there is to tell."""
     add_node(fake, "a")
@@ -145,9 +145,7 @@ def test_a_plan_says_what_is_to_be_done_and_how_much_of_it_in_the_cluster(
     assert said.err.endswith(f"1 up to date; in the cluster {planned.objects} changes wait\n")
 
 
-def test_a_plan_names_a_label_that_somebody_else_set_and_goes_on(
-    api: Api, fake: FakeApi, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_plan_names_a_label_that_somebody_else_set_and_goes_on(api: Api, fake: FakeApi, capsys) -> None:
     """What the other nodes get is shown all the same."""
     add_node(fake, "a", labels={"pool": "theirs"})
     add_node(fake, "b")
@@ -164,7 +162,7 @@ Noted = Callable[..., str]
 
 
 @pytest.fixture
-def noted(api: Api, fake: FakeApi, capsys: pytest.CaptureFixture[str]) -> Noted:
+def noted(api: Api, fake: FakeApi, capsys) -> Noted:
     """What a plan tells of the inventory's first host, which is a node, as JSON lines."""
 
     def plan(inventory: Inventory = INVENTORY, **labels: str) -> str:
@@ -258,7 +256,7 @@ def test_a_plan_names_hosts_that_none_of_several_configurations_is_for(
 def test_nodes_without_the_image_are_named_before_their_plugin_ends(
     api: Api,
     fake: FakeApi,
-    capsys: pytest.CaptureFixture[str],
+    capsys,
     there: list[str],
     runs: str,
     archive: str | None,
@@ -397,9 +395,7 @@ def test_a_pod_of_the_plugin_is_outdated_by_another_driver_runtime_or_toolkit(
     assert impact.outdates_pods([change], facts) == outdated
 
 
-def test_a_plan_names_the_plugins_pods_that_the_run_replaces(
-    api: Api, fake: FakeApi, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_plan_names_the_plugins_pods_that_the_run_replaces(api: Api, fake: FakeApi, capsys) -> None:
     """Those of hosts whose driver or runtime changes, in the text, in JSON, and in the number that the question rests on."""
     for name in "abc":
         add_node(fake, name, labels={"gpunode.dev/gpu": "true"})
@@ -466,7 +462,7 @@ def with_last_gpu(*whole: str, **last: Any) -> Outcome:
 
 @pytest.mark.parametrize("lacks", [{"smi_error": "GPU is lost"}, {"modules": {}, "smi_error": None}])
 def test_a_host_whose_driver_does_not_answer_is_not_waited_for(
-    api: Api, fake: FakeApi, capsys: pytest.CaptureFixture[str], lacks: dict[str, Any]
+    api: Api, fake: FakeApi, capsys, lacks: dict[str, Any]
 ) -> None:
     """Its plugin is never ready; the command ends at once all the same, with the broken link, whose words the plan had, and its fix."""
     add_node(fake, "a", 2)
@@ -486,9 +482,7 @@ def test_a_host_whose_driver_does_not_answer_is_not_waited_for(
     assert "GPU is lost" not in said
 
 
-def test_every_host_is_said_to_be_verified_or_not_with_what_shows_it(
-    api: Api, fake: FakeApi, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_every_host_is_said_to_be_verified_or_not_with_what_shows_it(api: Api, fake: FakeApi, capsys) -> None:
     """One GPU of the second host adds wrongly; as JSON, a line a host that a program can read."""
     add_node(fake, "a", 2)
     add_node(fake, "b", 2)
@@ -524,9 +518,7 @@ def test_every_host_is_said_to_be_verified_or_not_with_what_shows_it(
     assert lines[-1]["proof"].endswith(" on b-1: element 7 is 0.0, should be 3.5")
 
 
-def test_one_small_pod_is_not_said_to_have_been_on_every_gpu(
-    api: Api, fake: FakeApi, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_one_small_pod_is_not_said_to_have_been_on_every_gpu(api: Api, fake: FakeApi, capsys) -> None:
     """Of memory of which somebody has some, one unit is asked for; which GPU it was of is said."""
     named = "example.com/mem"
     config = PluginConfig(f"version: v1\nsharing: {{memory: {{name: {named}}}}}\n")
@@ -548,7 +540,7 @@ def test_one_small_pod_is_not_said_to_have_been_on_every_gpu(
 
 
 def test_how_many_gpus_were_tested_and_who_has_the_others_is_reported(
-    api: Api, fake: FakeApi, capsys: pytest.CaptureFixture[str]
+    api: Api, fake: FakeApi, capsys
 ) -> None:
     """The host is verified by those that are free, which is less than all."""
     add_node(fake, "a", 2)
@@ -564,7 +556,7 @@ def test_how_many_gpus_were_tested_and_who_has_the_others_is_reported(
     assert f"1 of 2 GPUs passed; {users}" in said
 
 
-def test_a_gpu_with_several_shares_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_gpu_with_several_shares_is_one_line(capsys) -> None:
     """With the number of pods that were on it; one that failed there has its own line."""
     ran = [
         Result("a", "pod-0", "GPU-0", "H100", True, 1.0, "", ()),
@@ -592,12 +584,7 @@ CUT = tuple(MigDevice(number, f"MIG-{number}", "3g.40gb") for number in range(2)
     ],
 )
 def test_a_host_is_verified_by_a_pod_on_each_mig_device_that_its_node_offers(
-    api: Api,
-    fake: FakeApi,
-    capsys: pytest.CaptureFixture[str],
-    parts: tuple[MigDevice, ...] | None,
-    offered: int,
-    proof: str,
+    api: Api, fake: FakeApi, capsys, parts: tuple[MigDevice, ...] | None, offered: int, proof: str
 ) -> None:
     """Its second GPU is not missing: it is offered in parts."""
     add_node(fake, "a", 1)
@@ -616,7 +603,7 @@ def test_a_host_is_verified_by_a_pod_on_each_mig_device_that_its_node_offers(
 
 @pytest.mark.parametrize(("whole", "tried"), [(1, True), (0, False)])
 def test_a_host_is_not_verified_whose_mig_gpu_has_no_mig_device(
-    api: Api, fake: FakeApi, capsys: pytest.CaptureFixture[str], whole: int, tried: bool
+    api: Api, fake: FakeApi, capsys, whole: int, tried: bool
 ) -> None:
     """The others are tried; where there is no other, nothing is waited for."""
     add_node(fake, "a", whole)
@@ -635,9 +622,7 @@ def test_a_host_is_not_verified_whose_mig_gpu_has_no_mig_device(
     assert ("a-0" in said.out) == tried
 
 
-def test_a_plan_says_what_comes_to_hosts_that_are_no_nodes_yet(
-    api: Api, fake: FakeApi, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_plan_says_what_comes_to_hosts_that_are_no_nodes_yet(api: Api, fake: FakeApi, capsys) -> None:
     """Else a plan before the host has joined looks as if gpunode did nothing for it in the cluster."""
     add_node(fake, "a")
 
@@ -647,7 +632,7 @@ def test_a_plan_says_what_comes_to_hosts_that_are_no_nodes_yet(
 
 
 def test_a_plan_says_so_where_it_starts_the_kubelet_that_makes_a_host_a_node(
-    api: Api, fake: FakeApi, capsys: pytest.CaptureFixture[str]
+    api: Api, fake: FakeApi, capsys
 ) -> None:
     """As with a feature gate that its version does not know: it has joined, and is no node under another name."""
     add_node(fake, "a")
@@ -665,7 +650,7 @@ def test_a_plan_says_so_where_it_starts_the_kubelet_that_makes_a_host_a_node(
 
 
 def test_a_host_that_was_refused_is_among_those_that_are_not_verified(
-    api: Api, fake: FakeApi, capsys: pytest.CaptureFixture[str]
+    api: Api, fake: FakeApi, capsys
 ) -> None:
     """The last table holds every host; the exit code is of those that were brought up."""
     add_node(fake, "a", 2)
@@ -700,7 +685,7 @@ def claiming(name: str, **facts: str) -> list[Outcome]:
 
 
 def test_a_host_that_claims_anothers_hostname_gets_nothing_of_its_node(
-    api: Api, fake: FakeApi, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    api: Api, fake: FakeApi, capsys, monkeypatch
 ) -> None:
     """It is refused by name and not waited for; the node's own host has its labels, and no others."""
     monkeypatch.setattr(placed, "REGISTER_SECONDS", 3600.0)
@@ -723,9 +708,7 @@ def test_a_host_that_claims_anothers_hostname_gets_nothing_of_its_node(
     assert fake.all("Node")[0]["metadata"]["labels"]["pool"] == "ml"
 
 
-def test_two_hosts_that_are_one_node_are_both_refused(
-    api: Api, fake: FakeApi, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_two_hosts_that_are_one_node_are_both_refused(api: Api, fake: FakeApi, capsys, monkeypatch) -> None:
     """Neither is known to be wrong; each is named with the other."""
     monkeypatch.setattr(placed, "REGISTER_SECONDS", 3600.0)
     add_node(fake, "a")
@@ -752,7 +735,7 @@ def test_two_hosts_that_are_one_node_are_both_refused(
     ],
 )
 def test_an_image_that_is_another_tomorrow_is_reported(
-    api: Api, fake: FakeApi, capsys: pytest.CaptureFixture[str], image: PluginImage, warned: bool
+    api: Api, fake: FakeApi, capsys, image: PluginImage, warned: bool
 ) -> None:
     """With the way out; what was loaded is the archive's on every node."""
     inventory = replace(INVENTORY, cluster=Cluster(plugin=image))
@@ -763,7 +746,7 @@ def test_an_image_that_is_another_tomorrow_is_reported(
 
 @pytest.mark.parametrize("lasts", [False, True])
 def test_a_node_that_is_not_ready_for_a_moment_is_waited_for_once(
-    api: Api, fake: FakeApi, monkeypatch: pytest.MonkeyPatch, lasts: bool
+    api: Api, fake: FakeApi, monkeypatch, lasts: bool
 ) -> None:
     """Its kubelet has just started, while the API server had it as Ready from before."""
     add_node(fake, "a")
@@ -817,7 +800,7 @@ def test_the_proof_of_a_host_does_not_repeat_its_name() -> None:
 def test_what_provision_proves_is_what_verify_says(
     api: Api,
     fake: FakeApi,
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch,
     gpus: int,
     cordoned: bool,
     broken: str,

@@ -30,7 +30,7 @@ Command = Callable[..., Result]
 
 
 @pytest.fixture
-def command(fake: FakeApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Command:
+def command(fake: FakeApi, tmp_path, monkeypatch) -> Command:
     """Runs gpunode with an inventory of gpu-1, which is the node `inside`, and of the node gpu-2."""
     config = json.dumps(
         {
@@ -119,7 +119,7 @@ def test_the_status_of_a_plugin_that_is_right_repeats_no_line_of_its_log(
     assert "said on inside" not in said
 
 
-def test_a_deploy_without_an_image_touches_no_node(command: Command, fake: FakeApi, tmp_path: Path) -> None:
+def test_a_deploy_without_an_image_touches_no_node(command: Command, fake: FakeApi, tmp_path) -> None:
     """The mistake is in the inventory; the cluster stays as it is."""
     file = tmp_path / "inventory.yaml"
     config = json.loads(file.read_text())
@@ -171,7 +171,7 @@ def looked(monkeypatch: pytest.MonkeyPatch, gpu: Gpu | None = None) -> None:
 
 
 def test_devices_that_are_out_beside_whole_gpus_are_reported_where_the_capacity_holds(
-    command: Command, fake: FakeApi, monkeypatch: pytest.MonkeyPatch
+    command: Command, fake: FakeApi, monkeypatch
 ) -> None:
     """A share of another name that is Unhealthy breaks nothing that verify counts, but is no secret."""
     with_plugin(command, fake, 1, gpu_shared=4)
@@ -186,7 +186,7 @@ def test_devices_that_are_out_beside_whole_gpus_are_reported_where_the_capacity_
 
 
 def test_a_label_that_names_no_configuration_has_its_fix(
-    command: Command, fake: FakeApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    command: Command, fake: FakeApi, tmp_path, monkeypatch
 ) -> None:
     """Shares of the configuration of before are not said to be too many GPUs."""
     add_node(fake, "inside", 16, labels={**GPU_NODE, "nvidia.com/device-plugin.config": "nosuch"})
@@ -204,7 +204,7 @@ def test_a_label_that_names_no_configuration_has_its_fix(
 
 
 def test_a_pod_that_failed_has_the_plugins_words_beside_its_own(
-    command: Command, fake: FakeApi, monkeypatch: pytest.MonkeyPatch
+    command: Command, fake: FakeApi, monkeypatch
 ) -> None:
     """A GPU may have become ill just now: the kubelet counts it yet, the plugin has heard its Xid."""
     with_plugin(command, fake, 1)
@@ -218,7 +218,7 @@ def test_a_pod_that_failed_has_the_plugins_words_beside_its_own(
 
 
 def test_a_gpu_given_whole_though_cut_into_mig_devices_is_the_cause_where_its_pod_failed(
-    command: Command, fake: FakeApi, monkeypatch: pytest.MonkeyPatch
+    command: Command, fake: FakeApi, monkeypatch
 ) -> None:
     """In the pod the driver sees no GPU, which says nothing of MIG."""
     with_plugin(command, fake, 1)
@@ -232,7 +232,7 @@ def test_a_gpu_given_whole_though_cut_into_mig_devices_is_the_cause_where_its_po
 
 
 @pytest.fixture
-def strategy(tmp_path: Path) -> Callable[[str], None]:
+def strategy(tmp_path) -> Callable[[str], None]:
     """Sets the plugin's MIG strategy in the inventory."""
 
     def put(word: str) -> None:
@@ -264,12 +264,7 @@ def links(ran: Result) -> dict[str, dict[str, str]]:
     [(1, "1 of 1 nvidia.com/gpu allocatable; nothing of GPU 1"), (0, "0 of 1 GPUs allocatable")],
 )
 def test_a_gpu_whose_mig_is_on_and_that_has_no_mig_device_is_named_with_what_to_do(
-    command: Command,
-    fake: FakeApi,
-    monkeypatch: pytest.MonkeyPatch,
-    strategy: Callable[[str], None],
-    whole: int,
-    text: str,
+    command: Command, fake: FakeApi, monkeypatch, strategy: Callable[[str], None], whole: int, text: str
 ) -> None:
     """The usual state after a reboot. Nothing else is asked: the host's own nvidia-smi says so."""
     strategy("mixed")
@@ -293,7 +288,7 @@ def test_a_gpu_whose_mig_is_on_and_that_has_no_mig_device_is_named_with_what_to_
 def test_a_plugin_that_was_started_before_the_mig_devices_were_made_is_to_be_started_again(
     command: Command,
     fake: FakeApi,
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch,
     strategy: Callable[[str], None],
     allocatable: int,
     count: int,
@@ -317,7 +312,7 @@ def test_a_plugin_that_was_started_before_the_mig_devices_were_made_is_to_be_sta
 
 
 def test_a_plugin_that_refuses_a_mig_layout_is_repaired_on_the_host(
-    command: Command, fake: FakeApi, monkeypatch: pytest.MonkeyPatch, strategy: Callable[[str], None]
+    command: Command, fake: FakeApi, monkeypatch, strategy: Callable[[str], None]
 ) -> None:
     """`gpunode provision` would not help."""
     strategy("single")
@@ -337,7 +332,7 @@ def test_a_plugin_that_refuses_a_mig_layout_is_repaired_on_the_host(
 
 
 def test_a_node_whose_mig_devices_are_not_known_is_not_called_broken(
-    command: Command, fake: FakeApi, monkeypatch: pytest.MonkeyPatch, strategy: Callable[[str], None]
+    command: Command, fake: FakeApi, monkeypatch, strategy: Callable[[str], None]
 ) -> None:
     """`nvidia-smi -L` failed: what the node offers is all there is to go by, and every part of it is tried."""
     strategy("mixed")
@@ -354,7 +349,7 @@ def test_a_node_whose_mig_devices_are_not_known_is_not_called_broken(
 
 
 def test_a_mig_mode_that_waits_for_a_reset_is_reported_and_breaks_nothing(
-    command: Command, fake: FakeApi, monkeypatch: pytest.MonkeyPatch
+    command: Command, fake: FakeApi, monkeypatch
 ) -> None:
     """Until then the GPU is what it was."""
     with_plugin(command, fake, 2)
@@ -366,7 +361,7 @@ def test_a_mig_mode_that_waits_for_a_reset_is_reported_and_breaks_nothing(
 
 
 def test_a_gpu_that_is_given_whole_with_mig_on_is_reported_before_a_pod_fails_on_it(
-    command: Command, fake: FakeApi, monkeypatch: pytest.MonkeyPatch
+    command: Command, fake: FakeApi, monkeypatch
 ) -> None:
     """It is offered, and of no use."""
     with_plugin(command, fake, 2)
@@ -380,7 +375,7 @@ def test_a_gpu_that_is_given_whole_with_mig_on_is_reported_before_a_pod_fails_on
 
 @pytest.mark.parametrize("annotation", [True, False])
 def test_memory_that_is_not_limited_has_its_reason(
-    command: Command, fake: FakeApi, monkeypatch: pytest.MonkeyPatch, annotation: bool
+    command: Command, fake: FakeApi, monkeypatch, annotation: bool
 ) -> None:
     """Nothing is broken, so nobody would look for it in a log."""
     with_plugin(command, fake, shared=(1, 16))
@@ -394,7 +389,7 @@ def test_memory_that_is_not_limited_has_its_reason(
 
 
 def test_a_gpu_that_fell_off_the_bus_has_its_xid_as_the_cause(
-    command: Command, fake: FakeApi, monkeypatch: pytest.MonkeyPatch
+    command: Command, fake: FakeApi, monkeypatch
 ) -> None:
     """The driver says only that it is lost; the device plugin has heard why, and told the cluster."""
     with_plugin(command, fake, 2)
@@ -411,7 +406,7 @@ def test_a_gpu_that_fell_off_the_bus_has_its_xid_as_the_cause(
 
 
 def test_a_plan_that_the_cluster_refuses_ends_with_its_summary_too(
-    command: Command, fake: FakeApi, monkeypatch: pytest.MonkeyPatch
+    command: Command, fake: FakeApi, monkeypatch
 ) -> None:
     """What the hosts would change is told and counted; the refusal is a line of its own."""
     monkeypatch.setattr(converge, "probe_and_plan", lambda visit, _: Outcome(visit.host.name, "right"))
@@ -435,7 +430,7 @@ def test_a_label_that_nobody_named_is_explained_by_an_example(command: Command) 
     "words", [("plugin", "deploy", "--yes"), ("run", "vectoradd"), ("label", "--accelerator")]
 )
 def test_a_host_without_a_gpu_is_not_told_to_name_its_node(
-    command: Command, fake: FakeApi, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
+    command: Command, fake: FakeApi, monkeypatch, words: tuple[str, ...]
 ) -> None:
     """Its own refusal says more than that it is no node."""
     add_node(fake, "gpu-2", 1)
@@ -459,7 +454,7 @@ def test_a_host_without_a_gpu_is_not_told_to_name_its_node(
 
 
 def test_a_fix_works_with_the_inventory_that_was_given(
-    command: Command, fake: FakeApi, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    command: Command, fake: FakeApi, monkeypatch, tmp_path
 ) -> None:
     """Not with the default one, which the person may not have."""
     add_node(fake, "gpu-2", 1)
@@ -472,7 +467,7 @@ def test_a_fix_works_with_the_inventory_that_was_given(
 
 
 @pytest.fixture
-def right_hosts(fake: FakeApi, monkeypatch: pytest.MonkeyPatch) -> None:
+def right_hosts(fake: FakeApi, monkeypatch) -> None:
     """Two nodes with a GPU each; nothing is to be done on their hosts."""
     monkeypatch.setattr(converge, "probe_and_plan", lambda visit, _: Outcome(visit.host.name, "right"))
     for name in ("gpu-1", "gpu-2"):
@@ -563,7 +558,7 @@ SLICED = "version: v1\nsharing: {timeSlicing: {resources: [{name: nvidia.com/gpu
     ids=["deploy", "plan", "no limit"],
 )
 def test_another_configuration_is_told_of_every_node_that_it_reaches(
-    deployed: Command, fake: FakeApi, tmp_path: Path, words: list[str], outside: str
+    deployed: Command, fake: FakeApi, tmp_path, words: list[str], outside: str
 ) -> None:
     """The DaemonSet is one for all: nodes outside --limit, and those in no inventory, are shared too. A node without the
     plugin is none of them."""
@@ -585,7 +580,7 @@ def test_another_configuration_is_told_of_every_node_that_it_reaches(
     assert "`cluster.plugin.configs`" in told
 
 
-def test_nodes_whose_configuration_stays_are_not_told_of(deployed: Command, tmp_path: Path) -> None:
+def test_nodes_whose_configuration_stays_are_not_told_of(deployed: Command, tmp_path) -> None:
     """Of several configurations each node has its own: gpu-2 keeps what it had."""
     path = tmp_path / "inventory.yaml"
     config = json.loads(path.read_text())
@@ -651,7 +646,7 @@ def test_another_plugin_is_replaced_where_it_is_named(command: Command, fake: Fa
 
 @pytest.mark.parametrize("annotation", [False, True])
 def test_who_has_no_right_to_admission_policies_needs_none_where_none_is_wanted(
-    command: Command, fake: FakeApi, tmp_path: Path, annotation: bool
+    command: Command, fake: FakeApi, tmp_path, annotation: bool
 ) -> None:
     """A ClusterRole of before gpunode had them goes on to work. Where one is wanted, the right is named, and its rule."""
     for node in ("inside", "gpu-2"):
@@ -691,7 +686,7 @@ QUOTA = "pods is forbidden: exceeded quota: gpus, requested: pods=1, used: pods=
     ids=["a quota", "no image"],
 )
 def test_another_plugin_stays_where_this_one_would_not_run(
-    command: Command, fake: FakeApi, tmp_path: Path, image: dict[str, str], refused: str, words: str
+    command: Command, fake: FakeApi, tmp_path, image: dict[str, str], refused: str, words: str
 ) -> None:
     """Else the nodes would offer no GPU any more. Nothing is changed."""
     for node in ("inside", "gpu-2"):

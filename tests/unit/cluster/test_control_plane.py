@@ -138,7 +138,7 @@ def test_a_host_of_the_control_plane_is_disturbed_only_when_named(
 
 
 def test_a_host_whose_control_plane_is_not_healthy_is_out(
-    api: Api, cluster: FakeApi, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    api: Api, cluster: FakeApi, monkeypatch, capsys
 ) -> None:
     monkeypatch.setattr(rollout, "AFTER", 0.0)
     cluster.update("Pod", "etcd-cp2", "kube-system", status={"conditions": []})

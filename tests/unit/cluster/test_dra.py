@@ -62,7 +62,7 @@ def add_cluster(fake: FakeApi) -> None:
 
 
 @pytest.fixture
-def command(fake: FakeApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
+def command(fake: FakeApi, tmp_path, monkeypatch) -> Callable[..., Result]:
     """Runs gpunode with an inventory of the nodes a and b."""
     cluster = {"kubeconfig": fake.kubeconfig(tmp_path), "plugin": {"image": "plugin:1"}}
     inventory = tmp_path / "inventory.yaml"
@@ -175,7 +175,7 @@ def test_an_older_api_server_is_asked_for_what_it_has(api: Api, fake: FakeApi, m
 
 
 def test_who_may_not_list_resource_slices_is_told_so_and_gets_the_plan(
-    api: Api, fake: FakeApi, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    api: Api, fake: FakeApi, capsys, monkeypatch
 ) -> None:
     """The right is one that nothing else takes, so it stops nothing."""
     monkeypatch.setattr(proof, "PLUGIN_SECONDS", 2.0)
@@ -204,9 +204,7 @@ def test_who_may_not_list_resource_slices_is_told_so_and_gets_the_plan(
     assert "list resourceslices" in why.fix
 
 
-def test_a_plan_counts_a_node_with_another_owner_as_a_conflict(
-    api: Api, fake: FakeApi, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_plan_counts_a_node_with_another_owner_as_a_conflict(api: Api, fake: FakeApi, capsys) -> None:
     """So `plan` does not end as if all could be done."""
     add_node(fake, "a")
     add_slice(fake, "a")
@@ -218,9 +216,7 @@ def test_a_plan_counts_a_node_with_another_owner_as_a_conflict(
     assert WORDS in capsys.readouterr().err
 
 
-def test_provision_leaves_the_labels_of_such_a_node_alone(
-    api: Api, fake: FakeApi, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_provision_leaves_the_labels_of_such_a_node_alone(api: Api, fake: FakeApi, capsys) -> None:
     """The host itself may be right; its GPUs are not offered by it."""
     add_node(fake, "a")
     add_slice(fake, "a")
@@ -255,7 +251,7 @@ def test_a_driver_that_came_later_shows_in_every_status(
         assert "take gpunode's plugin off it: `kubectl label node a gpunode.dev/gpu-`" in said
 
 
-def test_verify_breaks_at_the_plugin(api: Api, fake: FakeApi, tmp_path: Path) -> None:
+def test_verify_breaks_at_the_plugin(api: Api, fake: FakeApi, tmp_path) -> None:
     """Whether the plugin runs there or not: its absence is no fault to be fixed by `provision`."""
     add_node(fake, "a", 1)
     add_slice(fake, "a")
@@ -316,13 +312,7 @@ def walk_links(api: Api, fake: FakeApi, tmp_path: Path, *, acts: bool = False) -
     ids=["all", "one is missing", "no driver", "the plugin, too"],
 )
 def test_a_node_that_is_to_be_served_by_dra_is_judged_by_its_slices(
-    api: Api,
-    fake: FakeApi,
-    tmp_path: Path,
-    uuids: tuple[str, ...],
-    labels: dict[str, str],
-    layer: str,
-    code: str,
+    api: Api, fake: FakeApi, tmp_path, uuids: tuple[str, ...], labels: dict[str, str], layer: str, code: str
 ) -> None:
     add_node(fake, "a", labels=labels)
     publish(fake, *uuids)
@@ -339,7 +329,7 @@ def test_a_node_that_is_to_be_served_by_dra_is_judged_by_its_slices(
 
 @pytest.mark.parametrize(("taken", "pods"), [([], 2), (["gpu-0"], 1), (["gpu-0", "gpu-1"], 0)])
 def test_pods_claim_the_devices_that_no_claim_has(
-    api: Api, fake: FakeApi, tmp_path: Path, taken: list[str], pods: int
+    api: Api, fake: FakeApi, tmp_path, taken: list[str], pods: int
 ) -> None:
     """By a template of the run, which goes with its pods. Those in use are named."""
     add_node(fake, "a")
@@ -365,7 +355,7 @@ def test_pods_claim_the_devices_that_no_claim_has(
 
 @pytest.mark.parametrize("held", [False, True])
 def test_the_plugin_leaves_a_node_for_dra_once_no_pod_has_its_gpus(
-    api: Api, fake: FakeApi, tmp_path: Path, held: bool
+    api: Api, fake: FakeApi, tmp_path, held: bool
 ) -> None:
     """Else the driver would give these GPUs to others, too."""
     add_node(fake, "a", 2)
@@ -384,7 +374,7 @@ def test_the_plugin_leaves_a_node_for_dra_once_no_pod_has_its_gpus(
 
 
 @pytest.mark.parametrize("acts", [False, True])
-def test_dra_needs_an_api_server_that_serves_it(api: Api, fake: FakeApi, tmp_path: Path, acts: bool) -> None:
+def test_dra_needs_an_api_server_that_serves_it(api: Api, fake: FakeApi, tmp_path, acts: bool) -> None:
     """The host alone is out, and keeps the plugin that it has."""
     fake.minor = 33
     add_node(fake, "a")
@@ -399,7 +389,7 @@ def test_dra_needs_an_api_server_that_serves_it(api: Api, fake: FakeApi, tmp_pat
 
 
 def test_provision_waits_for_what_a_driver_publishes_late(
-    api: Api, fake: FakeApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    api: Api, fake: FakeApi, tmp_path, monkeypatch
 ) -> None:
     add_node(fake, "a")
     fake.put(DRIVERS)
@@ -422,7 +412,7 @@ def test_a_claim_that_only_watches_a_device_does_not_use_it(api: Api, fake: Fake
     assert [device.users for device in slices.read(api)["a"]] == [(), ("ml/train",)]
 
 
-def test_templates_of_an_earlier_holder_are_deleted(api: Api, fake: FakeApi, tmp_path: Path) -> None:
+def test_templates_of_an_earlier_holder_are_deleted(api: Api, fake: FakeApi, tmp_path) -> None:
     add_node(fake, "a")
     publish(fake, *UUIDS)
     Kubelet(fake, {"a": list(UUIDS)})
@@ -458,13 +448,7 @@ def test_status_names_the_pods_whose_claims_have_a_nodes_gpus(
 
 @pytest.mark.parametrize(("taken", "verdict", "pods"), [(UUIDS, "skipped", 0), (UUIDS[:1], "failed", 1)])
 def test_accept_measures_by_claims_the_devices_that_no_claim_has(
-    api: Api,
-    fake: FakeApi,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    taken: tuple[str, ...],
-    verdict: str,
-    pods: int,
+    api: Api, fake: FakeApi, tmp_path, monkeypatch, taken: tuple[str, ...], verdict: str, pods: int
 ) -> None:
     """Of a pod that measures nothing, as these do, the host is not accepted."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))

@@ -138,13 +138,7 @@ def test_a_repair_leaves_a_pod_alone_that_has_its_name_from_another_by_now(api: 
     ],
 )
 def test_pods_that_the_cluster_does_not_make_are_not_waited_for_to_the_end(
-    api: Api,
-    fake: FakeApi,
-    monkeypatch: pytest.MonkeyPatch,
-    reason: str,
-    patience: str,
-    refusal: str,
-    fix: str,
+    api: Api, fake: FakeApi, monkeypatch, reason: str, patience: str, refusal: str, fix: str
 ) -> None:
     """As of a quota, or in the simulation, where nobody tries again: the Deployment has the reason, and it is told meanwhile."""
     monkeypatch.setattr(deployment, patience, 0.0)
@@ -161,9 +155,7 @@ def test_pods_that_the_cluster_does_not_make_are_not_waited_for_to_the_end(
     assert "`gpunode share disable x.yaml` removes the objects" in caught.value.hint.on("x.yaml")
 
 
-def test_a_wait_for_a_deployment_names_its_limit(
-    api: Api, fake: FakeApi, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_wait_for_a_deployment_names_its_limit(api: Api, fake: FakeApi, monkeypatch) -> None:
     """Beside what stands in the way so far."""
     told: list[str] = []
     ready = {"observedGeneration": 1, "updatedReplicas": 2, "replicas": 2, "readyReplicas": 1}
@@ -307,7 +299,7 @@ def test_one_that_is_not_wished_for_any_more_is_removed(wish: SecondScheduler | 
 
 @pytest.mark.parametrize("there", [True, False], ids=["namespace", "no namespace"])
 def test_who_may_not_bind_its_roles_is_reported_before_anything_is_changed(
-    api: Api, fake: FakeApi, monkeypatch: pytest.MonkeyPatch, there: bool
+    api: Api, fake: FakeApi, monkeypatch, there: bool
 ) -> None:
     """Nothing but dry runs reaches the API server, and nobody is asked."""
     roles = "clusterrolebindings/gpunode-share-scheduler"
@@ -334,7 +326,7 @@ def test_who_may_not_bind_its_roles_is_reported_before_anything_is_changed(
 @pytest.mark.parametrize("host_asks", [False, True])
 @pytest.mark.parametrize("kind", ["Deployment", "ServiceAccount"])
 def test_one_that_the_inventory_does_not_name_is_removed_without_a_host_of_the_control_plane(
-    api: Api, fake: FakeApi, monkeypatch: pytest.MonkeyPatch, kind: str, host_asks: bool
+    api: Api, fake: FakeApi, monkeypatch, kind: str, host_asks: bool
 ) -> None:
     """Also what an interrupted removal left. Where schedulers on hosts ask, too, these are visited first."""
     monkeypatch.setattr(share, "confirm", lambda *_, **__: None)
@@ -379,7 +371,7 @@ HOSTS = "groups: {gpu: {hosts: [{name: a, address: 10.0.0.1}]}}\n"
         ("gpunode", "scheduler"),
     ],
 )
-def test_what_is_wrong_in_the_inventory_is_named(tmp_path: Path, text: str, words: str) -> None:
+def test_what_is_wrong_in_the_inventory_is_named(tmp_path, text: str, words: str) -> None:
     """With its place."""
     file = tmp_path / "inventory.yaml"
     file.write_text(f"version: 1\ncluster:\n  share:\n    scheduler: {text}\n{HOSTS}")
@@ -389,7 +381,7 @@ def test_what_is_wrong_in_the_inventory_is_named(tmp_path: Path, text: str, word
     assert f"{file}:4" in str(caught.value)
 
 
-def test_the_inventory_names_it(tmp_path: Path) -> None:
+def test_the_inventory_names_it(tmp_path) -> None:
     """`gpunode` is its name where no other is given."""
     file = tmp_path / "inventory.yaml"
     file.write_text(f"version: 1\ncluster:\n  share: {{scheduler: {{image: '{IMAGE}'}}}}\n{HOSTS}")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -143,7 +142,7 @@ RAW: dict[str, Any] = {"time": 1.0, "hostname": "a", "kernel": "6", "boot_id": "
 
 
 @pytest.fixture
-def command(fake: FakeApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+def command(fake: FakeApi, tmp_path, monkeypatch) -> Any:
     config = {"cluster": {"kubeconfig": fake.kubeconfig(tmp_path), "plugin": {"image": "plugin:1"}}}
     groups = {"all": {"hosts": ["gpu-1"]}}
     (tmp_path / "inventory.yaml").write_text(json.dumps({**config, "groups": groups}))

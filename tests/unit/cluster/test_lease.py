@@ -5,12 +5,10 @@ from __future__ import annotations
 from typing import Any
 from unittest import mock
 
-import pytest
-
 from gpunode.cluster import lease
 
 
-def test_a_renewal_counts_from_before_it_was_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_renewal_counts_from_before_it_was_asked_for(monkeypatch) -> None:
     """An answer may take long, and the API server counts from its own moment."""
     held, now = lease.Held("us"), [100.0]
 

@@ -333,7 +333,7 @@ def test_names_that_yaml_would_misread_stay_text() -> None:
     assert vectoradd(hostname="101")["spec"]["nodeSelector"] == {"kubernetes.io/hostname": "101"}
 
 
-def test_a_template_that_does_not_fit_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_template_that_does_not_fit_is_named(tmp_path, monkeypatch) -> None:
     """Somebody's own templates: a missing file, a value nobody gives, a text that is not YAML."""
     (tmp_path / "cluster").mkdir()
     (tmp_path / "cluster" / "value.j2").write_text("a: {{ nobody }}")

@@ -119,7 +119,7 @@ def forget_node(
 
 
 def test_a_record_of_an_acceptance_that_cannot_be_removed_fails_its_host_alone(
-    marked: Api, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    marked: Api, monkeypatch, tmp_path, capsys
 ) -> None:
     stays = tmp_path / "gpunode/accepted/a.json"
     stays.mkdir(parents=True)  # as no user may remove it
@@ -129,17 +129,13 @@ def test_a_record_of_an_acceptance_that_cannot_be_removed_fails_its_host_alone(
     assert not marks.is_owned(item(marked))
 
 
-def test_the_marks_of_a_hosts_node_stay_by_the_nodes_name(
-    marked: Api, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_the_marks_of_a_hosts_node_stay_by_the_nodes_name(marked: Api, monkeypatch, tmp_path) -> None:
     with pytest.raises(ClusterError, match="a is the node of host gpu-1"):
         forget_node(marked, monkeypatch, tmp_path, Host("gpu-1", Ssh("gpu-1"), node="a"))
     assert marks.is_owned(item(marked))
 
 
-def test_a_run_beside_another_leaves_no_record(
-    fake: FakeApi, api: Api, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_run_beside_another_leaves_no_record(fake: FakeApi, api: Api, monkeypatch, tmp_path) -> None:
     """Else it would be the last run, which `resume` and `pause` take."""
     monkeypatch.setattr(lease, "RETRY", 0.0)
     monkeypatch.setattr(lease, "_holder_of", lambda _: "run 1 of ada@hall")
@@ -160,13 +156,7 @@ def test_a_run_beside_another_leaves_no_record(
     ids=["neither", "lost", "paused"],
 )
 def test_no_marks_go_once_the_run_must_stop(
-    marked: Api,
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    lost: str,
-    paused: bool,
-    code: int,
+    marked: Api, monkeypatch, tmp_path, capsys, lost: str, paused: bool, code: int
 ) -> None:
     host = Host("gpu-1", Ssh("gpu-1"))
     assert forget_node(marked, monkeypatch, tmp_path, host, lost=lost, paused=paused) == code

@@ -36,13 +36,13 @@ def crashing(reason: str, message: str = "") -> Object:
 
 
 @pytest.fixture(autouse=True)
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+def impatient(monkeypatch) -> None:
     monkeypatch.setattr(run_pod, "PENDING", 0.0)
     monkeypatch.setattr(pods, "PULL", 0.0)
 
 
 @pytest.fixture
-def command(fake: FakeApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Command:
+def command(fake: FakeApi, tmp_path, monkeypatch) -> Command:
     """`gpunode run notebook --json` with a kubeconfig alone, in a cluster with one GPU node."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("GPUNODE_INVENTORY", raising=False)
@@ -79,7 +79,7 @@ def there(fake: FakeApi) -> bool:
     return has(fake, "Deployment", notebook.NAME, NS) or has(fake, "Service", notebook.NAME, NS)
 
 
-def test_it_runs_and_its_user_learns_how_to_reach_it(command: Command, fake: FakeApi, tmp_path: Path) -> None:
+def test_it_runs_and_its_user_learns_how_to_reach_it(command: Command, fake: FakeApi, tmp_path) -> None:
     """On a GPU node, with one GPU; the commands name this cluster."""
     controller(fake, RUNS)
     done = command()
@@ -221,12 +221,7 @@ def test_it_is_removed_with_its_pod(command: Command, fake: FakeApi) -> None:
     ids=["kubectl gpunode", "kubectl inspect gpunode"],
 )
 def test_the_plugins_of_kubectl_start_and_ask_the_cluster(
-    fake: FakeApi,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    program: str,
-    words: list[str],
+    fake: FakeApi, tmp_path, monkeypatch, capsys, program: str, words: list[str]
 ) -> None:
     """As kubectl starts them: by their names, as installed, with its kubeconfig."""
     add_node(fake, "gpu-1", 1, labels=GPU_NODE)

@@ -28,7 +28,7 @@ MINORS = (8, 9, 12, 16, 19)
 
 
 @pytest.fixture(params=MINORS, ids=lambda minor: f"1.{minor}")
-def old(request: pytest.FixtureRequest, fake: FakeApi) -> FakeApi:
+def old(request, fake: FakeApi) -> FakeApi:
     fake.minor = request.param
     return fake
 

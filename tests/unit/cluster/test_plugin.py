@@ -50,7 +50,7 @@ UP: dict[str, Any] = {
 
 
 @pytest.fixture
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+def impatient(monkeypatch) -> None:
     """Reasons are looked for at once, as after a long wait."""
     monkeypatch.setattr(watch, "USUAL", 0.0)
 
@@ -181,7 +181,7 @@ def test_one_node_that_cannot_pull_is_a_row_not_an_exception(
 
 @pytest.mark.usefixtures("impatient")
 def test_images_that_cannot_be_pulled_are_not_waited_for_to_the_end(
-    fake: FakeApi, monkeypatch: pytest.MonkeyPatch, deploy: Deploy
+    fake: FakeApi, monkeypatch, deploy: Deploy
 ) -> None:
     """Once every node that is waited for has failed to pull for a while; `seconds` is never reached."""
     monkeypatch.setattr(pods, "PULL", 0.0)

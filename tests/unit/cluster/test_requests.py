@@ -6,8 +6,6 @@ from collections.abc import Sequence
 from threading import Barrier
 from typing import Any
 
-import pytest
-
 from gpunode import report
 from gpunode.cluster.api import Api
 from gpunode.cluster.objects import apply
@@ -39,7 +37,7 @@ def asked(fake: FakeApi, method: str, end: str) -> Sequence[dict[str, str]]:
     return [query for verb, where, query in fake.requests if verb == method and where.endswith(end)]
 
 
-def test_labels_are_tried_side_by_side(api: Api, fake: FakeApi, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_labels_are_tried_side_by_side(api: Api, fake: FakeApi, monkeypatch) -> None:
     """Each node once; after the first, which shows that one may ask, at the same time."""
     for name in NAMES:
         add_node(fake, name)
@@ -61,9 +59,7 @@ def query(*, dry_run: bool) -> dict[str, str]:
     return {"fieldManager": "gpunode", "force": "false"} | ({"dryRun": "All"} if dry_run else {})
 
 
-def test_a_user_who_may_not_try_one_node_is_not_refused_at_each(
-    api: Api, fake: FakeApi, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_user_who_may_not_try_one_node_is_not_refused_at_each(api: Api, fake: FakeApi, capsys) -> None:
     """One request shows it; what every node lacks is shown all the same."""
     for name in NAMES:
         add_node(fake, name)
@@ -79,7 +75,7 @@ def test_a_user_who_may_not_try_one_node_is_not_refused_at_each(
     assert f"label Node {', '.join(NAMES)}" in capsys.readouterr().out
 
 
-def test_objects_are_tried_side_by_side(api: Api, fake: FakeApi, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_objects_are_tried_side_by_side(api: Api, fake: FakeApi, monkeypatch) -> None:
     """Once their namespace is known to be there; their order in the plan stays."""
     add_node(fake, "a", labels=GPU_NODE)
     PluginController(fake)
@@ -100,7 +96,7 @@ def test_objects_are_tried_side_by_side(api: Api, fake: FakeApi, monkeypatch: py
 
 
 def test_a_rollout_asks_for_daemonsets_now_and_then_and_not_at_every_event(
-    api: Api, fake: FakeApi, monkeypatch: pytest.MonkeyPatch
+    api: Api, fake: FakeApi, monkeypatch
 ) -> None:
     """Events of pods come by the thousand."""
     for name in NAMES:

@@ -85,9 +85,7 @@ def replaced(fake: FakeApi, name: str) -> None:
     controller.start(daemonset, name)
 
 
-def test_each_go_has_its_time(
-    api: Api, fake: FakeApi, told: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_each_go_has_its_time(api: Api, fake: FakeApi, told: list[str], monkeypatch) -> None:
     """Together they may take longer than one; when none comes any more, it is over, and said of which."""
     names = [f"n{number}" for number in range(4)]
     for name in names:
@@ -124,7 +122,7 @@ def test_each_go_has_its_time(
 
 
 def test_a_node_that_is_down_keeps_no_other_on_the_version_of_before(
-    api: Api, fake: FakeApi, told: list[str], monkeypatch: pytest.MonkeyPatch
+    api: Api, fake: FakeApi, told: list[str], monkeypatch
 ) -> None:
     """Of four nodes it alone uses up what Kubernetes may replace: gpunode goes on, one by one."""
     for name in ("a", "b", "c", "down"):

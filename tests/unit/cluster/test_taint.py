@@ -146,7 +146,7 @@ def test_nodes_that_are_new_or_whose_gpus_change_are_tainted(
 
 
 def test_a_node_is_tainted_before_its_changes_by_an_api_server_that_goes_away_meanwhile(
-    api: Api, fake: FakeApi, monkeypatch: pytest.MonkeyPatch
+    api: Api, fake: FakeApi, monkeypatch
 ) -> None:
     plan = Plan("a", (StepPlan("driver", (Reboot("the driver"),)),))
     members = (
@@ -219,7 +219,7 @@ def test_the_acceptance_says_whether_the_inventory_requires_one_now(
 
 
 def test_an_acceptance_that_ends_after_the_plan_closes_no_node_of_its_batches(
-    api: Api, fake: FakeApi, monkeypatch: pytest.MonkeyPatch
+    api: Api, fake: FakeApi, monkeypatch
 ) -> None:
     """All of a fleet were accepted at once: the batches let no more nodes close than the plan found."""
     planned = [accepted_until(fake, 100.0)]
@@ -235,12 +235,7 @@ def test_an_acceptance_that_ends_after_the_plan_closes_no_node_of_its_batches(
     [(True, [], [own(RUN)]), (False, [], []), (False, [own(EARLIER)], [own(EARLIER)])],
 )
 def test_without_a_proof_no_node_is_tainted_by_its_inventory(
-    api: Api,
-    fake: FakeApi,
-    monkeypatch: pytest.MonkeyPatch,
-    proves: bool,
-    before: list[object],
-    after: list[object],
+    api: Api, fake: FakeApi, monkeypatch, proves: bool, before: list[object], after: list[object]
 ) -> None:
     """Nothing would remove the taint, though the run ends well. That of an earlier run stays that run's."""
     add_node(fake, "a")
@@ -268,7 +263,7 @@ def test_without_a_proof_no_node_is_tainted_by_its_inventory(
     [(True, RUN, "`gpunode resume"), (True, EARLIER, ""), (False, EARLIER, "`gpunode provision")],
 )
 def test_the_end_names_the_command_that_proves_tainted_nodes(
-    api: Api, fake: FakeApi, capsys: pytest.CaptureFixture[str], proves: bool, left: str, said: str
+    api: Api, fake: FakeApi, capsys, proves: bool, left: str, said: str
 ) -> None:
     """A run without a proof is resumed without a proof."""
     add_node(fake, "a")

@@ -68,7 +68,7 @@ def created(fake: FakeApi) -> list[dict[str, str]]:
     ],
 )
 def test_a_plan_names_what_would_refuse_its_pods(
-    api: Api, fake: FakeApi, capsys: pytest.CaptureFixture[str], code: int, text: str, known: str
+    api: Api, fake: FakeApi, capsys, code: int, text: str, known: str
 ) -> None:
     """Once for all pods with one cause, with its code and what to do; nothing is made."""
     there(api, fake, "Namespace")
@@ -84,7 +84,7 @@ def test_a_plan_names_what_would_refuse_its_pods(
 
 @pytest.mark.usefixtures("other_words")
 def test_the_cause_is_read_from_the_api_servers_words_and_not_from_ours(
-    api: Api, fake: FakeApi, capsys: pytest.CaptureFixture[str]
+    api: Api, fake: FakeApi, capsys
 ) -> None:
     there(api, fake, "Namespace")
     fake.refused["POST", f"/api/v1/namespaces/{NS}/pods"] = Fault(403, "Forbidden", QUOTA)
@@ -95,9 +95,7 @@ def test_the_cause_is_read_from_the_api_servers_words_and_not_from_ours(
 @pytest.mark.parametrize(
     ("code", "text"), [(400, BLIND), (504, "request did not complete within requested timeout")]
 )
-def test_what_cannot_be_tried_is_reported(
-    api: Api, fake: FakeApi, capsys: pytest.CaptureFixture[str], code: int, text: str
-) -> None:
+def test_what_cannot_be_tried_is_reported(api: Api, fake: FakeApi, capsys, code: int, text: str) -> None:
     """A webhook with side effects is not called for a dry run, and a busy API server says nothing of the pods."""
     there(api, fake, "Namespace")
     fake.refused["POST", f"/api/v1/namespaces/{NS}/pods"] = Fault(code, "", text)
@@ -106,16 +104,14 @@ def test_what_cannot_be_tried_is_reported(
     assert text in line["message"]
 
 
-def test_rights_are_no_obstacle(api: Api, fake: FakeApi, capsys: pytest.CaptureFixture[str]) -> None:
+def test_rights_are_no_obstacle(api: Api, fake: FakeApi, capsys) -> None:
     """They are asked for by themselves; a user may also look only."""
     there(api, fake, "Namespace")
     fake.refused["POST", f"/api/v1/namespaces/{NS}/pods"] = Fault(403, "Forbidden", RIGHTS)
     assert shown(api, capsys) == []
 
 
-def test_nothing_is_tried_in_a_namespace_that_comes_with_the_plan(
-    api: Api, fake: FakeApi, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_nothing_is_tried_in_a_namespace_that_comes_with_the_plan(api: Api, fake: FakeApi, capsys) -> None:
     """Nobody has put a quota there, and its label is gpunode's."""
     there(api, fake)
     fake.refused["POST", f"/api/v1/namespaces/{NS}/pods"] = Fault(403, "Forbidden", QUOTA)
@@ -125,11 +121,7 @@ def test_nothing_is_tried_in_a_namespace_that_comes_with_the_plan(
 
 @pytest.mark.parametrize(("allocation", "said"), [("plugin", True), ("dra", False)])
 def test_a_layout_is_the_plugins_concern_where_it_offers_the_gpus(
-    api: Api,
-    fake: FakeApi,
-    capsys: pytest.CaptureFixture[str],
-    allocation: Literal["plugin", "dra"],
-    said: bool,
+    api: Api, fake: FakeApi, capsys, allocation: Literal["plugin", "dra"], said: bool
 ) -> None:
     there(api, fake)
     desired = Desired("containerd", "default", {}, {}, mig={"0000:3b:00.0": ("1g.10gb",)})
@@ -139,7 +131,7 @@ def test_a_layout_is_the_plugins_concern_where_it_offers_the_gpus(
     assert ("migStrategy" in capsys.readouterr().out) is said
 
 
-def test_a_new_namespace_hides_no_other_object_of_its_name(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_new_namespace_hides_no_other_object_of_its_name(capsys) -> None:
     new = Difference(Title("Namespace", "nvidia"), "created", ())
     other = Difference(Title("RuntimeClass", "nvidia"), "created", (), untried="its webhook has side effects")
     inside = Difference(Title("Secret", "x", "nvidia"), "created", (), untried="there is no namespace")
@@ -148,9 +140,7 @@ def test_a_new_namespace_hides_no_other_object_of_its_name(capsys: pytest.Captur
     assert ("RuntimeClass nvidia" in out, "no namespace" in out) == (True, False)
 
 
-def test_an_api_server_without_dry_runs_makes_no_pods(
-    api: Api, fake: FakeApi, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_api_server_without_dry_runs_makes_no_pods(api: Api, fake: FakeApi, capsys) -> None:
     """Kubernetes 1.12 and older would make them. The plan says what was not tried."""
     fake.minor = 12
     there(api, fake, "Namespace")
@@ -158,9 +148,7 @@ def test_an_api_server_without_dry_runs_makes_no_pods(
     assert created(fake) == []
 
 
-def test_what_the_plan_itself_puts_right_is_no_obstacle(
-    api: Api, fake: FakeApi, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_the_plan_itself_puts_right_is_no_obstacle(api: Api, fake: FakeApi, capsys) -> None:
     """The namespace's level that a user changed."""
     there(api, fake, "Namespace")
     labels = fake.objects[f"/api/v1/namespaces/{NS}"]["metadata"]["labels"]
@@ -170,7 +158,7 @@ def test_what_the_plan_itself_puts_right_is_no_obstacle(
 
 
 def test_pods_that_take_the_place_of_others_need_no_room_of_their_own(
-    api: Api, fake: FakeApi, capsys: pytest.CaptureFixture[str]
+    api: Api, fake: FakeApi, capsys
 ) -> None:
     """A DaemonSet ends the old pod before it makes the new one; one that stays as it is makes none. vectoradd's are new."""
     there(api, fake)

@@ -88,7 +88,7 @@ class Runs:
 
 
 @pytest.fixture
-def runs(api: Api, fake: FakeApi, tmp_path: Path) -> Runs:
+def runs(api: Api, fake: FakeApi, tmp_path) -> Runs:
     """Of an API server without server-side apply. The simulation has one with it (tests/sim/test_undo.py)."""
     fake.minor = 9
     add_node(fake, "a", labels={"rack": "7"})
@@ -169,7 +169,7 @@ def stop_kubelet(runs: Runs, fake: FakeApi) -> None:
 
 
 @pytest.fixture
-def stuck(runs: Runs, fake: FakeApi, monkeypatch: pytest.MonkeyPatch) -> links.Node:
+def stuck(runs: Runs, fake: FakeApi, monkeypatch) -> links.Node:
     """Node a, cordoned, whose plugin's pod does not end."""
     monkeypatch.setattr(daemonset, "PAUSE_SECONDS", 0)
     runs.provision(BEFORE)
@@ -213,13 +213,7 @@ def test_forget_changes_no_host_whose_plugin_stays_unless_the_kubelet_is_down(
     [(True, "not changed: the device plugin did not leave", "true"), (False, None, "paused")],
 )
 def test_an_undo_removes_no_toolkit_while_the_plugin_stays_unless_the_kubelet_is_down(
-    runs: Runs,
-    fake: FakeApi,
-    stuck: links.Node,
-    monkeypatch: pytest.MonkeyPatch,
-    ready: bool,
-    reason: str | None,
-    label: str,
+    runs: Runs, fake: FakeApi, stuck: links.Node, monkeypatch, ready: bool, reason: str | None, label: str
 ) -> None:
     """Though its pod has no GPU open. A node that was uncordoned while its work ended is cordoned again."""
     if not ready:
@@ -261,7 +255,7 @@ def test_a_plugin_that_stays_keeps_no_mark_of_a_host_that_is_forgotten(
 
 @pytest.mark.parametrize("way", ["undo", "forget"])
 def test_a_node_is_taken_back_by_an_api_server_that_goes_away_meanwhile(
-    runs: Runs, monkeypatch: pytest.MonkeyPatch, way: str
+    runs: Runs, monkeypatch, way: str
 ) -> None:
     """At any step. With its answer, a step may be made and not known to be."""
     send = Connection.send
@@ -443,7 +437,7 @@ def test_an_object_with_a_secret_is_not_recorded(runs: Runs, fake: FakeApi) -> N
 
 @pytest.mark.parametrize("ended", ["undone", "kept"])
 def test_a_resumed_undo_has_the_objects_if_its_run_has_undone_the_other_hosts(
-    runs: Runs, fake: FakeApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ended: record.State
+    runs: Runs, fake: FakeApi, tmp_path, monkeypatch, ended: record.State
 ) -> None:
     """Also after a second kill. Its record has how each of them ended."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))

@@ -138,7 +138,7 @@ def stuck(reason: str) -> dict[str, object]:
     "reason", ["ErrImageNeverPull", "InvalidImageName", "ErrImagePull", "ImagePullBackOff"]
 )
 def test_an_image_that_cannot_be_had_is_not_waited_for_to_the_end(
-    fake: FakeApi, kubelet: Kubelet, monkeypatch: pytest.MonkeyPatch, reason: str, run: Run
+    fake: FakeApi, kubelet: Kubelet, monkeypatch, reason: str, run: Run
 ) -> None:
     """At once where the kubelet does not try, else when it has tried some times; its words say why."""
     kubelet.stuck["a"] = stuck(reason)
@@ -642,9 +642,7 @@ def test_shares_of_gpus_are_covered_with_the_whole_ones(
     assert result.together == "GPU-2"
 
 
-def test_an_event_is_handled_by_its_own_node_alone(
-    fake: FakeApi, monkeypatch: pytest.MonkeyPatch, run: Run
-) -> None:
+def test_an_event_is_handled_by_its_own_node_alone(fake: FakeApi, monkeypatch, run: Run) -> None:
     """However many nodes and pods there are: a run of 1,000 nodes has as many events as pods."""
     nodes = {f"n{number}": [f"GPU-{number}"] for number in range(12)}
     for name in nodes:
@@ -670,9 +668,7 @@ def test_an_event_is_handled_by_its_own_node_alone(
     assert re.fullmatch(r"(a\.{12}|e\.{0,1})+", looks)
 
 
-def test_pods_of_many_nodes_are_made_side_by_side(
-    fake: FakeApi, monkeypatch: pytest.MonkeyPatch, run: Run
-) -> None:
+def test_pods_of_many_nodes_are_made_side_by_side(fake: FakeApi, monkeypatch, run: Run) -> None:
     """Each waits for the other here: one after the other, they would never be made."""
     for name in ("a", "b"):
         add_node(fake, name, 1)

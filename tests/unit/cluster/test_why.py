@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 from unittest import mock
 
@@ -50,7 +49,7 @@ Why = Callable[..., Result]
 
 
 @pytest.fixture
-def why(fake: FakeApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Why:
+def why(fake: FakeApi, tmp_path, monkeypatch) -> Why:
     """Runs `gpunode why` with a kubeconfig, in a folder without an inventory."""
     monkeypatch.chdir(tmp_path)
     kubeconfig = fake.kubeconfig(tmp_path)
@@ -194,7 +193,7 @@ def gpu(uuid: str, *users: str, **more: Any) -> Gpu:
     )
 
 
-def test_a_running_pod_is_told_its_gpus(why: Why, fake: FakeApi, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_running_pod_is_told_its_gpus(why: Why, fake: FakeApi, monkeypatch) -> None:
     add_node(fake, "n1", 2, labels=GPU_NODE)
     fake.put(pod("a", node="n1", namespace="ml", gpus=1))
     use(monkeypatch, NodeUsage("n1", (gpu("GPU-1", "ml/a"), gpu("GPU-2"))))
@@ -205,9 +204,7 @@ def test_a_running_pod_is_told_its_gpus(why: Why, fake: FakeApi, monkeypatch: py
     assert read(result)[0]["text"].endswith("asks for 1 nvidia.com/gpu; it has GPU 0 (GPU-1)")
 
 
-def test_a_pod_on_a_gpu_that_became_unhealthy_is_told_so(
-    why: Why, fake: FakeApi, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_pod_on_a_gpu_that_became_unhealthy_is_told_so(why: Why, fake: FakeApi, monkeypatch) -> None:
     add_node(fake, "n1", 2, labels=GPU_NODE)
     fake.put(pod("a", node="n1", namespace="ml", gpus=1))
     use(monkeypatch, NodeUsage("n1", (gpu("GPU-1", "ml/a", unhealthy=Reason("xid-79", "Xid 79: off the bus")),)))  # fmt: skip
@@ -230,7 +227,7 @@ def test_a_crashing_pod_is_explained_by_its_log(why: Why, fake: FakeApi) -> None
 
 
 def test_a_failed_pod_of_a_host_that_is_right_by_now_is_to_be_replaced(
-    why: Why, fake: FakeApi, monkeypatch: pytest.MonkeyPatch
+    why: Why, fake: FakeApi, monkeypatch
 ) -> None:
     """By its host's probe; a host that does not answer shows no links."""
     add_node(fake, "n1", 2, labels=GPU_NODE)
@@ -272,9 +269,7 @@ def test_a_pod_bound_to_a_node_that_is_too_small_is_told_to_ask_for_fewer(why: W
     assert [reason["code"] for reason in read(result)[1]] == ["too-many", "pods-refused"]
 
 
-def test_who_lacks_a_cordoned_gpu_is_told_how_to_give_it_back(
-    why: Why, fake: FakeApi, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_who_lacks_a_cordoned_gpu_is_told_how_to_give_it_back(why: Why, fake: FakeApi, monkeypatch) -> None:
     add_node(fake, "n1", 2, labels=GPU_NODE)
     fake.update("Node", "n1", status={"allocatable": {GPU: "1"}})
     cordoned = Reason("cordoned", "cordoned by ann since 2026-01-01T00:00:00Z: fan")
@@ -326,7 +321,7 @@ def test_a_node_is_told_why_it_takes_no_pods_or_fewer(
 
 
 def test_a_gpu_is_found_by_the_beginning_of_its_uuid_or_by_node_and_index(
-    why: Why, fake: FakeApi, monkeypatch: pytest.MonkeyPatch
+    why: Why, fake: FakeApi, monkeypatch
 ) -> None:
     add_node(fake, "n1", 2, labels=GPU_NODE)
     cordoned = Reason("cordoned", "cordoned by ann since 2026-01-01T00:00:00Z: fan")
@@ -348,7 +343,7 @@ def test_a_gpu_is_found_by_the_beginning_of_its_uuid_or_by_node_and_index(
 
 
 def test_a_gpu_that_nobody_lists_is_looked_for_in_the_acceptances(
-    why: Why, fake: FakeApi, monkeypatch: pytest.MonkeyPatch
+    why: Why, fake: FakeApi, monkeypatch
 ) -> None:
     add_node(fake, "n1", 1, labels=GPU_NODE)
     stamp = Stamp("quick", "accepted", 0.0, 1.0, "615", "6.1", "", ("GPU-gone", "GPU-1"))
@@ -443,7 +438,7 @@ def test_a_fix_without_a_cluster_says_nothing_of_pods(users: tuple[GpuUser, ...]
 
 
 def test_a_gpu_with_a_problem_is_answered_with_it_before_its_use(
-    why: Why, fake: FakeApi, monkeypatch: pytest.MonkeyPatch
+    why: Why, fake: FakeApi, monkeypatch
 ) -> None:
     add_node(fake, "n1", 1, labels=GPU_NODE)
     cordoned = Reason("cordoned", "cordoned by ann since 2026-01-01T00:00:00Z: fan")
