@@ -171,7 +171,10 @@ def _cuda(text: str) -> str:
     """The row of lines.yaml for the error of CUDA that the text names, by its text, its name or its number; else empty."""
     rows = [row for group in _table("cuda").values() for row in group]
     kind = ""
-    if (match := _cuda_texts().search(text)) and (match["common"] or _of_cuda(text, match)):
+    # Other programs have some of CUDA's own texts, too.
+    if (match := _cuda_texts().search(text)) and (
+        match["common"] or BEFORE_A_TEXT.fullmatch(text[: match.start()]) or OF_CUDA.search(text)
+    ):
         words = (match["own"] or match["common"]).lower()
         kind = next(row[4] for row in rows if row[3].lower() == words)
     elif match := CUDA_NAME.search(text):
@@ -181,11 +184,6 @@ def _cuda(text: str) -> str:
         kind = next((row[4] for row in rows if row[0] == match["code"]), "")
     # NCCL's own calls are not the program's.
     return "" if kind == "launch-refused" and "NCCL" in text else kind
-
-
-def _of_cuda(text: str, match: re.Match[str]) -> bool:
-    """Whether a text of CUDA's own is CUDA's in this line: other programs have some of these, too."""
-    return bool(BEFORE_A_TEXT.fullmatch(text[: match.start()]) or OF_CUDA.search(text))
 
 
 def _plain(name: str) -> str:
@@ -311,21 +309,17 @@ def _line(row: Mapping[str, Any]) -> Explanation:
 
 @cache
 def _lines() -> Sequence[Mapping[str, Any]]:
-    """The rows of lines.yaml, the general ones last, each with its compiled `pattern`, `xid` as a tuple of numbers, and its `alternative`."""
+    """The rows of lines.yaml, the general ones last, each with its compiled `pattern`, its `xid` and its `alternative`."""
     rows = [
         {
             **row,
             "pattern": re.compile(row.get("match", NEVER), re.IGNORECASE),
-            "xid": _numbers(row.get("xid", ())),
+            "xid": tuple(row.get("xid", ())),
             "alternative": Alternative(*row["or"].values()) if "or" in row else None,
         }
         for row in cast("Sequence[Mapping[str, Any]]", table("gpunode.explain", "lines.yaml"))
     ]
     return sorted(rows, key=lambda row: "failure" in row)
-
-
-def _numbers(value: int | Sequence[int]) -> Sequence[int]:
-    return (value,) if isinstance(value, int) else tuple(value)
 
 
 def _explanation(

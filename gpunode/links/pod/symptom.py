@@ -19,7 +19,15 @@ UNEXPLAINED = "unexplained"  # code: the pod's own words, which gpunode's tables
 ASKS_NONE = "asks-none"  # code
 UNPULLED = "image-pull"  # code
 # What explain knows of containers without a GPU: a pod that requests one has to be told something else than to do so.
-WITHOUT_GPU = ("smi-missing", "gpu-not-given", "no-gpu-seen", "no-gpus", "no-device", "nvml-library-missing")
+WITHOUT_GPU = (
+    "smi-missing",
+    "smi-library",
+    "gpu-not-given",
+    "no-gpu-seen",
+    "no-gpus",
+    "no-device",
+    "nvml-library-missing",
+)
 OF_HOST = ("reset-gpu", "reset-fabric", "reboot", "install-driver")  # actions of explain that fix a host
 ENVIRONMENT = (
     "check NVIDIA_VISIBLE_DEVICES, CUDA_VISIBLE_DEVICES and LD_LIBRARY_PATH of its image and its environment."
