@@ -162,11 +162,6 @@ def _words() -> Mapping[str, re.Pattern[str]]:
     }
 
 
-def _is_general(row: Mapping[str, Any]) -> bool:
-    """Whether it names no cause, or another line's."""
-    return row["action"] == "follow-other" and (bool(row.get("failure")) or row["fault"] != "unknown")
-
-
 def _cuda(text: str) -> str:
     """The row of lines.yaml for the error of CUDA that the text names, by its text, its name or its number; else empty."""
     rows = [row for group in _table("cuda").values() for row in group]
@@ -303,7 +298,7 @@ def _line(row: Mapping[str, Any]) -> Explanation:
         advice.get("command", ""),
         row["source"],
         row["alternative"],
-        _is_general(row),
+        row["action"] == "follow-other" and (bool(row.get("failure")) or row["fault"] != "unknown"),
     )
 
 
