@@ -85,9 +85,9 @@ def plan(
 
     if out is not None:
         plan_file.check_place(out)
-    options_ = ProvisionOptions(run=run, size=_size(batch), canary=canary, taint=_proven(taint, run=run))
+    settings = ProvisionOptions(run=run, size=_size(batch), canary=canary, taint=_proven(taint, run=run))
     with session(common, html) as work:
-        return show_plan(work, options_, diff=diff, waits=exit_with, why=why, out=out)
+        return show_plan(work, settings, diff=diff, waits=exit_with, why=why, out=out)
 
 
 @visits_hosts
@@ -241,8 +241,8 @@ def forget(
 
     size = _size(batch)
     with session(common, accepted=yes, choose=choose) as work:
-        options_ = rollout.ForgetOptions(yes, keep_software, size, tuple(dict.fromkeys(strangers)))
-        return rollout.forget_hosts(work, options_)
+        settings = rollout.ForgetOptions(yes, keep_software, size, tuple(dict.fromkeys(strangers)))
+        return rollout.forget_hosts(work, settings)
 
 
 @visits_hosts
