@@ -149,6 +149,10 @@ class Lab:
         """One call to the apiserver as its administrator."""
         return cluster.request(self.slot, method, path, body)
 
+    def units(self, node: str, resource: str = "nvidia.com/gpu", which: str = "allocatable") -> int:
+        """How many the node has."""
+        return int(self.request("GET", f"/api/v1/nodes/{node}")["status"][which].get(resource, 0))
+
 
 def load(number: int = 1) -> Lab:
     """Lab `number` of this checkout; LabError if it is not up."""

@@ -114,14 +114,9 @@ def flags(**plugin: Any) -> str:
     return json.dumps({"version": "v1", "flags": {"plugin": plugin}})
 
 
-def count(lab: Lab, node: str, resource: str = GPU, which: str = "allocatable") -> int:
-    status = lab.request("GET", f"/api/v1/nodes/{node}")["status"]
-    return int(status[which].get(resource, 0))
-
-
 def offered(lab: Lab, node: str, number: int, resource: str = GPU) -> None:
     """Wait until the node offers so many."""
-    wait(f"{number} {resource} on {node}", lambda: count(lab, node, resource) == number, 90)
+    wait(f"{number} {resource} on {node}", lambda: lab.units(node, resource) == number, 90)
 
 
 def all_offered(lab: Lab) -> None:
@@ -190,7 +185,7 @@ def test_a_full_cdi_directory_keeps_pods_waiting_and_says_why(lab: Lab, by_cdi: 
     fill = f"rm {SPEC}; dd if=/dev/zero of=/var/run/cdi/fill bs=4k 2>/dev/null; stat -f -c %a /var/run/cdi"
     assert by_cdi.exec(["sh", "-c", fill]).stdout == "0\n"
     offered(lab, "modern", 0)
-    assert count(lab, "modern", which="capacity") == 4
+    assert lab.units("modern", which="capacity") == 4
     assert f"cannot write {SPEC}: No space left on device; free some space there" in plugin_log(lab, "modern")
     waiting = made.make("waiting", "modern", **RUNC)
     assert f"Insufficient {GPU}" in made.unschedulable(waiting)
@@ -353,8 +348,8 @@ def test_mig_mixed_names_each_profile(
     offered(lab, "modern", 3)
     offered(lab, "legacy", 2)
     small, large = "nvidia.com/mig-1g.10gb", "nvidia.com/mig-3g.40gb"
-    wait("the MIG devices", lambda: count(lab, "modern", small, "capacity") == 2, 120)
-    assert count(lab, "modern", small) == 0
+    wait("the MIG devices", lambda: lab.units("modern", small, "capacity") == 2, 120)
+    assert lab.units("modern", small) == 0
     assert f"device {parts[0]} is not in " in plugin_log(lab, "modern")
     lab.node("modern").exec(["systemctl", "restart", "nvidia-cdi-refresh"])
     offered(lab, "modern", 2, small)

@@ -38,13 +38,8 @@ def deploy(lab: Lab, gpunode: Callable[..., Ran], config: str) -> None:
 
 def offered(lab: Lab, counts: Mapping[str, int]) -> None:
     """Wait until each node has so many to give."""
-
-    def allocatable(node: str) -> int:
-        status = lab.request("GET", f"/api/v1/nodes/{node}")["status"]
-        return int(status["allocatable"].get(GPU, 0))
-
     for name, count in counts.items():
-        wait(f"{count} {GPU} on {name}", lambda name=name, count=count: allocatable(name) == count, 90)
+        wait(f"{count} {GPU} on {name}", lambda name=name, count=count: lab.units(name) == count, 90)
 
 
 def says(lab: Lab, node: str, words: str) -> None:

@@ -45,13 +45,8 @@ def by_gib(lab: Lab, deploy: Callable[[str], None]) -> None:
         offered(lab, name, gpus * GIB[name])
 
 
-def count(lab: Lab, node: str, resource: str = MEM, which: str = "allocatable") -> int:
-    status = lab.request("GET", f"/api/v1/nodes/{node}")["status"]
-    return int(status[which].get(resource, 0))
-
-
 def offered(lab: Lab, node: str, number: int) -> None:
-    wait(f"{number} {MEM} on {node}", lambda: count(lab, node) == number, 90)
+    wait(f"{number} {MEM} on {node}", lambda: lab.units(node, MEM) == number, 90)
 
 
 def test_a_gpu_that_a_pod_has_whole_is_shared_when_the_pod_is_gone(
@@ -62,7 +57,7 @@ def test_a_gpu_that_a_pod_has_whole_is_shared_when_the_pod_is_gone(
     deploy(BY_GIB)
     for name, gpus in GPUS.items():
         offered(lab, name, (gpus - 1) * GIB[name])
-        assert count(lab, name, which="capacity") == gpus * GIB[name]
+        assert lab.units(name, MEM, "capacity") == gpus * GIB[name]
         assert f"pod default/whole-{name} still uses it as nvidia.com/gpu" in plugin_log(lab, name)
     rest = [
         made.make(f"rest-{name}-{n}", name, GIB[name], MEM)
@@ -83,9 +78,9 @@ def test_a_gpu_that_a_pod_has_whole_is_shared_when_the_pod_is_gone(
 def test_nodes_offer_their_memory_and_say_how_many_gpus_it_is_of(lab: Lab, by_gib: None) -> None:
     """By size of each node's GPUs; gpushare's tools look for the count in capacity and in allocatable."""
     for name, gpus in GPUS.items():
-        assert count(lab, name, which="capacity") == gpus * GIB[name]
-        assert count(lab, name, COUNT) == count(lab, name, COUNT, "capacity") == gpus
-        assert count(lab, name, "nvidia.com/gpu") == 0
+        assert lab.units(name, MEM, "capacity") == gpus * GIB[name]
+        assert lab.units(name, COUNT) == lab.units(name, COUNT, "capacity") == gpus
+        assert lab.units(name) == 0
 
 
 @pytest.mark.parametrize("name", GPUS)
@@ -132,7 +127,7 @@ def test_limits_that_this_host_cannot_have_break_nothing(
     (seen,) = made.seen(made.make("unlimited", "modern", 4, MEM))
     assert len(seen.uuids) == 1
     assert not [key for key in seen.env if key.startswith("NVIDIA_GPU_MEMORY")]
-    wait("the others to be whole", lambda: count(lab, "modern", "nvidia.com/gpu") == 3, 60)
+    wait("the others to be whole", lambda: lab.units("modern") == 3, 60)
     log = plugin_log(lab, "modern")
     assert "the driver does not enforce memory limits" in log
     assert "615 is the first that limits memory" in log

@@ -57,10 +57,6 @@ def taints(lab: Lab, name: str) -> list[str]:
     return [taint["value"] for taint in every if taint["key"] == "gpunode.dev/unverified"]
 
 
-def allocatable(lab: Lab, name: str) -> int:
-    return int(node(lab, name)["status"]["allocatable"].get(GPU, 0))
-
-
 def test_no_pod_passes_the_taint_before_the_proof_though_the_run_is_killed_after_it(
     lab: Lab, made: Pods, gpunode: Callable[..., Ran]
 ) -> None:
@@ -152,22 +148,22 @@ def test_a_cordoned_gpu_stays_out_over_restarts_of_plugin_and_kubelet(
     lab: Lab, made: Pods, gpunode: Callable[..., Ran]
 ) -> None:
     """A pod that has it runs on."""
-    name, modern, before = made.make("holder", "modern"), lab.node("modern"), allocatable(lab, "modern")
+    name, modern, before = made.make("holder", "modern"), lab.node("modern"), lab.units("modern")
     (seen,) = made.seen(name)
     (uuid,) = seen.uuids
     ran = gpunode(f"cordon-gpu {uuid}", "--reason", "its fan is broken", "--yes", "--json")
     assert ran.code == 0, ran
     try:
-        wait("the kubelet", lambda: allocatable(lab, "modern") == before - 1, 60)
+        wait("the kubelet", lambda: lab.units("modern") == before - 1, 60)
         pod = plugins_pod(lab)
         lab.request("DELETE", f"/api/v1/namespaces/gpunode/pods/{pod}")
         wait("another pod", lambda: plugins_pod(lab) not in ("", pod), 90)
         wait("the plugin", lambda: gpunode("plugin status", "--json").code == 0, 120)
-        wait("the kubelet", lambda: allocatable(lab, "modern") == before - 1, 60)
+        wait("the kubelet", lambda: lab.units("modern") == before - 1, 60)
         modern.exec(["systemctl", "restart", "kubelet"])
         modern.wait_ready()
         wait("the plugin", lambda: gpunode("plugin status", "--json").code == 0, 120)
-        wait("the kubelet", lambda: allocatable(lab, "modern") == before - 1, 60)
+        wait("the kubelet", lambda: lab.units("modern") == before - 1, 60)
         shown = gpunode("verify", "--json", "--no-run")
         assert shown.code == 0, shown
         assert "its fan is broken" in shown.stdout
@@ -175,7 +171,7 @@ def test_a_cordoned_gpu_stays_out_over_restarts_of_plugin_and_kubelet(
     finally:
         back = gpunode(f"uncordon-gpu {uuid}", "--yes", "--json")
     assert back.code == 0, back
-    wait("the kubelet", lambda: allocatable(lab, "modern") == before, 60)
+    wait("the kubelet", lambda: lab.units("modern") == before, 60)
 
 
 def plugins_pod(lab: Lab) -> str:

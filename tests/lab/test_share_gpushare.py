@@ -20,7 +20,7 @@ from .conftest import Ran
 from .pods import LOOK, Pods, pods
 from .progress import wait
 from .test_share import MEM, notes
-from .test_share_life import allocatable, as_noted, bound
+from .test_share_life import as_noted, bound
 
 pytestmark = [pytest.mark.lab, pytest.mark.matrix]
 
@@ -60,7 +60,7 @@ def theirs(lab: Lab, made: Pods) -> str:
     lab.request(
         "PATCH", f"/api/v1/nodes/{NODE}/status", {"status": {"capacity": count, "allocatable": count}}
     )
-    wait("its memory", lambda: allocatable(lab, NODE) == UNITS * len(uuids), 90)
+    wait("its memory", lambda: lab.units(NODE, MEM) == UNITS * len(uuids), 90)
     return name
 
 
@@ -132,7 +132,7 @@ def test_over_from_gpushare_and_back_with_pods_running(
     ran = gpunode("share enable", "--yes", "--json", inventory=inventory)
     assert ran.code in (0, 1), ran
     assert ran.of("summary")[-1]["asking"] == 1
-    wait("every GPU to be reserved", lambda: allocatable(lab, NODE) == 0, 120)
+    wait("every GPU to be reserved", lambda: lab.units(NODE, MEM) == 0, 120)
     assert [container(made, name) for name in old] == before
     assert shown() == {"0": (9, 16, 9), "1": (6, 16, 6)}
     assert rows("fsck", "fsck") == []

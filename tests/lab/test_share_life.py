@@ -97,10 +97,6 @@ def events(lab: Lab, name: str, reason: str = "FailedScheduling") -> list[str]:
     return [item["message"] for item in lab.request("GET", f"{NAMESPACE}/events?{query}")["items"]]
 
 
-def allocatable(lab: Lab, node: str, resource: str = MEM) -> int:
-    return int(lab.request("GET", f"/api/v1/nodes/{node}")["status"]["allocatable"].get(resource, 0))
-
-
 def as_noted(made: Pods, *names: str) -> None:
     """Each pod's GPU is the noted one; names of one size are interchangeable."""
     seen = made.seen(*names)
@@ -207,7 +203,7 @@ def test_promises_are_kept_over_restarts_of_kubelet_and_plugin(
 
     wait("another plugin", back, 120)
     host.wait_ready()
-    wait("its units", lambda: allocatable(lab, node) == GPUS[node] * UNITS[node], 60)
+    wait("its units", lambda: lab.units(node, MEM) == GPUS[node] * UNITS[node], 60)
     later = [made.make(f"later-{n}", node, size, MEM) for n in range(GPUS[node])]
     as_noted(made, *later)
     assert [made.get(name)["status"]["containerStatuses"][0]["containerID"] for name in first] == before

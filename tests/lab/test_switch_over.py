@@ -60,11 +60,7 @@ def inventory(lab: Lab) -> Path:
 
 def offered(lab: Lab, number: int) -> None:
     """Wait until the node has so many to give."""
-
-    def allocatable() -> int:
-        return int(lab.request("GET", f"/api/v1/nodes/{NODE}")["status"]["allocatable"].get(GPU, 0))
-
-    wait(f"{number} {GPU}", lambda: allocatable() == number, 60)
+    wait(f"{number} {GPU}", lambda: lab.units(NODE) == number, 60)
 
 
 def held(node: Node) -> dict[str, set[str]]:

@@ -36,10 +36,6 @@ def reasons(ran: Ran, code: int = 1) -> list[dict[str, Any]]:
     return ran.of("reason")
 
 
-def count(lab: Lab) -> int:
-    return int(lab.request("GET", f"/api/v1/nodes/{NODE}")["status"]["allocatable"][GPU])
-
-
 def test_what_the_scheduler_writes_is_checked_against_the_cluster(
     lab: Lab, gpunode: Callable[..., Ran], made: Pods
 ) -> None:
@@ -55,7 +51,7 @@ def test_what_the_scheduler_writes_is_checked_against_the_cluster(
 
 
 def test_who_has_the_gpus_of_a_node_is_named(lab: Lab, gpunode: Callable[..., Ran], made: Pods) -> None:
-    made.make("holder", NODE, count(lab))
+    made.make("holder", NODE, lab.units(NODE))
     wait("the holder to run", lambda: made.get("holder")["status"].get("phase") == "Running", 120)
     made.make("second", NODE)
     message(made, "second")
@@ -63,7 +59,9 @@ def test_who_has_the_gpus_of_a_node_is_named(lab: Lab, gpunode: Callable[..., Ra
     (reason,) = reasons(gpunode("why pod default/second", "--json"))
 
     assert reason["code"] == "in-use"
-    assert reason["evidence"] == [f"{NODE}: 0 of {count(lab)} free, in use by default/holder ({count(lab)})"]
+    assert reason["evidence"] == [
+        f"{NODE}: 0 of {lab.units(NODE)} free, in use by default/holder ({lab.units(NODE)})"
+    ]
     ran = gpunode(f"why node {NODE}", "--json")
     assert ran.code == 0, ran
     assert "default/holder" in ran.of("answer")[0]["text"]

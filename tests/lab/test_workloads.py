@@ -297,11 +297,7 @@ def test_pods_that_share_by_memory_are_packed_onto_one_gpu(
     ran = gpunode("plugin deploy", "--yes", "--json", "--limit", NODE, inventory=file)
     assert ran.code == 0, ran
 
-    def offered() -> bool:
-        status = lab.request("GET", f"/api/v1/nodes/{NODE}")["status"]
-        return int(status["allocatable"].get("aliyun.com/gpu-mem", 0)) > 0
-
-    wait("shares of memory", offered, 60)
+    wait("shares of memory", lambda: lab.units(NODE, "aliyun.com/gpu-mem") > 0, 60)
     applied("binpack")
     seen = logs(lab, "binpack", 3, "Running")
     assert len(set(seen)) == 1
