@@ -17,7 +17,7 @@ from typing import Any, Literal, TypeAlias, cast
 
 from gpunode import wording
 from gpunode.contract.xids import NAMES, Verdict, verdict
-from gpunode.planning.tables import table
+from gpunode.planning.tables import entry, table
 
 # unknown: the line has several causes, and does not tell which. "": of a code of gpunode's own.
 Fault: TypeAlias = Literal["hardware", "driver", "application", "system", "configuration", "unknown", ""]
@@ -129,18 +129,23 @@ def explain(text: str) -> Explanation | None:
     if text.isdecimal() and len(text) <= 5:
         return _xid(int(text)) or _sxid(int(text))
     code = text.lower()
-    if row := next((row for row in _lines() if row["code"] == code), None):
-        return _line(row)
-    if OWN.fullmatch(code) and (own := _own().get(code)):
-        what, source = own
-        return _explanation(code, what, "", "see-message", source)
+    if OWN.fullmatch(code):
+        if row := entry("gpunode.explain", "lines.yaml", code):
+            return _line(row)
+        if own := _own().get(code):
+            what, source = own
+            return _explanation(code, what, "", "see-message", source)
     reported = _reports_failure(text)
     row = next(
-        (row for row in _lines() if (reported or not row.get("failure")) and row["pattern"].search(text)),
+        (
+            row
+            for row in _lines()
+            if (reported or not row.get("failure")) and _pattern(row.get("match", NEVER)).search(text)
+        ),
         None,
     )
     if (row is None or row["fault"] == "unknown") and (kind := _cuda(text)):
-        row = next(other for other in _lines() if other["code"] == kind)
+        row = entry("gpunode.explain", "lines.yaml", kind)
     return _line(row) if row else None
 
 
@@ -248,7 +253,7 @@ def _xid(code: int, gpu: str = "", rest: str = "") -> Explanation | None:
         what = f"{what}: {match['unit']}, {rule[7].rstrip('*?').lower()}"
     elif (match := RECOVERY.search(rest)) and match["action"] in RECOVERIES:
         action, what = RECOVERIES[match["action"]], f"{what}: now “{match['action']}”"
-    other = next((row["alternative"] for row in _lines() if code in row["xid"]), None)
+    other = next((_alternative(row) for row in _lines() if code in row.get("xid", ())), None)
     # An alternative is what to do if it comes back.
     more = hint or ("" if other else _actions()["later"].get(later, ""))
     meaning = _explanation(f"xid-{code}", what, fault, action, XID_SOURCE, gpu, more)
@@ -297,24 +302,26 @@ def _line(row: Mapping[str, Any]) -> Explanation:
         ),
         advice.get("command", ""),
         row["source"],
-        row["alternative"],
+        _alternative(row),
         row["action"] == "follow-other" and (bool(row.get("failure")) or row["fault"] != "unknown"),
     )
 
 
 @cache
 def _lines() -> Sequence[Mapping[str, Any]]:
-    """The rows of lines.yaml, the general ones last, each with its compiled `pattern`, its `xid` and its `alternative`."""
-    rows = [
-        {
-            **row,
-            "pattern": re.compile(row.get("match", NEVER), re.IGNORECASE),
-            "xid": tuple(row.get("xid", ())),
-            "alternative": Alternative(*row["or"].values()) if "or" in row else None,
-        }
-        for row in cast("Sequence[Mapping[str, Any]]", table("gpunode.explain", "lines.yaml"))
-    ]
+    """The rows of lines.yaml, the general ones last."""
+    rows = cast("Sequence[Mapping[str, Any]]", table("gpunode.explain", "lines.yaml"))
     return sorted(rows, key=lambda row: "failure" in row)
+
+
+@cache
+def _pattern(match: str) -> re.Pattern[str]:
+    """Compiled once a line comes as far as its row."""
+    return re.compile(match, re.IGNORECASE)
+
+
+def _alternative(row: Mapping[str, Any]) -> Alternative | None:
+    return Alternative(*row["or"].values()) if "or" in row else None
 
 
 def _explanation(

@@ -23,7 +23,7 @@ from gpunode.explain import ACTIONS, OWN, Explanation, _lines, _own, _words, exp
 from gpunode.links.driver.link import repair
 from gpunode.links.pod.pending import REASONS
 from gpunode.packages import SYSTEMS
-from gpunode.planning.tables import table
+from gpunode.planning.tables import entry, table
 from tests import cases, forks, jsonlines, tables
 
 GPU = "0000:3b:00"
@@ -230,10 +230,15 @@ def test_a_line_is_explained_where_it_names_a_part_of_a_gpu(text: str, code: str
     assert getattr(explain(text), "code", None) == code
 
 
+def test_an_entry_is_parsed_alone_as_in_its_table() -> None:
+    rows = [(row, entry("gpunode.explain", "lines.yaml", row["code"])) for row in _lines()]
+    assert all(row == alone for row, alone in rows)
+
+
 def test_no_pattern_repeats_a_character_in_two_ways() -> None:
     """Two unbounded repeats side by side that take the same character, as in `X\\S*.*Y`, take the cube of a line."""
     for row in _lines():
-        assert not _is_ambiguous(row["pattern"].pattern), row["code"]
+        assert not _is_ambiguous(row.get("match", "")), row["code"]
     assert all(_is_ambiguous(text) for text in (r"X\S*.*Y", r"(a|b\w*)\b.*Y", r"(\S*)*", r"[^ ]*c?\w+"))
     assert not any(_is_ambiguous(text) for text in (r"^(?=.*a).*b", r"\d+ .*b", r"\w*: \S*", r"\w{0,9}.*"))
 
