@@ -28,8 +28,6 @@ class PackageSystem(NamedTuple):
     make: Callable[[Run, List[Message], List[str], bool], None]
     hold: Callable[[Run, List[str]], None]
     release: Callable[[Run, List[str]], None]  # of holds
-    # Of a probe, with the machine's architecture; None: there is no package that is half installed.
-    read_all: Optional[Callable[[List[str], str], Tuple[Dict[str, Dict[str, Any]], List[str]]]] = None
     # Whether a repository has this version of a package, by the lists that are there; None: that is not known.
     offers: Optional[Callable[[str, str], bool]] = None
 

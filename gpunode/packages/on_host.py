@@ -1,17 +1,19 @@
-"""The host's package system, its installed packages, the change `packages`; rpm's database, for all systems that stand on it."""
+"""The host's package system, its installed packages, the change `packages`; dpkg's and rpm's databases, for all systems that stand on them."""
 
 import os
 import re
 from fnmatch import fnmatchcase
 from importlib import import_module
-from typing import Any, Callable, Dict, Iterable, List, Tuple
+from typing import TYPE_CHECKING, Any, Callable, Dict, Iterable, List, Tuple
 
 from gpunode.agent.failures import Failure
 from gpunode.agent.machine import read_arch, read_os
-from gpunode.agent.package_manager import PackageSystem, note_planned
 from gpunode.agent.record import Run
 from gpunode.agent.section import Section
 from gpunode.agent.system import Message, have, last, run
+
+if TYPE_CHECKING:
+    from gpunode.agent.package_manager import PackageSystem
 
 # The distributions that are made of each, as os-release names them and those that they are like, and its programs.
 SYSTEMS = {
@@ -30,22 +32,27 @@ def name_of_system() -> str:
     return fits[0] if fits else ""
 
 
-def half_of(name: str) -> PackageSystem:
-    """A system's half on the host. Imported where it is needed: a probe waits for no other's."""
-    half: PackageSystem = import_module("gpunode.packages.%s.on_host" % name).SYSTEM
+def half_of(name: str) -> "PackageSystem":
+    """A system's half on the host. Imported where it is needed: a probe waits for no other's, and with dpkg for none."""
+    half: "PackageSystem" = import_module("gpunode.packages.%s.on_host" % name).SYSTEM
     return half
 
 
 def read_packages(patterns: List[str], arch: Section) -> Tuple[Dict[str, Dict[str, Any]], List[str]]:
-    """The matching packages that are fully installed, and those that are unpacked, or begun to be, and not configured."""
+    """The matching packages that are fully installed, and those that dpkg has unpacked, or begun to, and not configured."""
     name = name_of_system() if patterns else ""
+    if name == "apt":
+        rows = dpkg_rows(patterns)
+        unfinished = {name for status, name, _, _ in rows if status[1] in "HUF"}
+        return installed_debs(rows, arch.result()), sorted(unfinished)
     if not name:
         return read_rpms(patterns, lambda *_: False) if patterns else {}, []
-    system = half_of(name)
-    return system.read_all(patterns, arch.result()) if system.read_all else (system.read(patterns), [])
+    return half_of(name).read(patterns), []
 
 
 def packages(this: Run, change: Message) -> Message:
+    from gpunode.agent.package_manager import note_planned
+
     name, specs = name_of_system(), change["install"]
     programs = [program for system, (_, all_) in SYSTEMS.items() if name in ("", system) for program in all_]
     if not name or not any(map(have, programs)):
@@ -66,6 +73,32 @@ def packages(this: Run, change: Message) -> Message:
         system.hold(this, change["hold"])
     present = system.read(names) if names else {}
     return {"packages": {name: present[name]["version"] for name in present}}
+
+
+def installed_debs(rows: List[List[str]], native: str, broken: bool = False) -> Dict[str, Dict[str, Any]]:
+    """Those of `dpkg_rows` that are fully installed; with `broken` also those half installed."""
+    packages: Dict[str, Dict[str, Any]] = {}
+    for status, name, version, arch in rows:
+        if status[1] == "i" or (broken and status[1] not in "nc"):
+            key = name if arch in (native, "all") else name + ":" + arch
+            packages[key] = {"version": version, "held": status[0] == "h"}
+    return packages
+
+
+def dpkg_rows(patterns: List[str]) -> List[List[str]]:
+    """State, name, version and architecture of each package whose name matches."""
+    shape = "${db:Status-Abbrev}\t${Package}\t${Version}\t${Architecture}\n"
+    answer = run("dpkg-query", "-W", "-f", shape, *patterns)
+    if answer.status not in (0, 1, 127):  # 1: a pattern matches none
+        raise OSError(" ".join(last(answer.message, 2)))
+    rows = [line.split("\t") for line in answer.out.split("\n") if line]
+    for row in rows:
+        if len(row) != 4 or len(row[0]) < 2:
+            raise OSError(
+                "dpkg-query -W: expected a package's state, got %.60r; check /var/lib/dpkg/status"
+                % "\t".join(row)
+            )
+    return rows
 
 
 MACHINES = {"amd64": "x86_64", "arm64": "aarch64"}

@@ -21,6 +21,7 @@ from gpunode.agent.package_manager import (
 )
 from gpunode.agent.record import Run
 from gpunode.agent.system import Message, below, last, run, text_of, unrooted
+from gpunode.packages.on_host import dpkg_rows, installed_debs
 
 APT = (
     "-q -y -o DPkg::Lock::Timeout=60 -o Dpkg::Use-Pty=0 -o APT::Color=0"
@@ -36,37 +37,7 @@ APT_LOCKS = (
 
 def read(patterns: List[str], broken: bool = False) -> Dict[str, Dict[str, Any]]:
     """The matching packages that are fully installed; with `broken` also those half installed."""
-    return installed(dpkg_rows(patterns), read_arch(), broken)
-
-
-def read_all(patterns: List[str], native: str) -> Tuple[Dict[str, Dict[str, Any]], List[str]]:
-    """The matching packages that are fully installed, and those that dpkg has unpacked, or begun to, and not configured."""
-    rows = dpkg_rows(patterns)
-    return installed(rows, native), sorted({name for status, name, _, _ in rows if status[1] in "HUF"})
-
-
-def installed(rows: List[List[str]], native: str, broken: bool = False) -> Dict[str, Dict[str, Any]]:
-    packages: Dict[str, Dict[str, Any]] = {}
-    for status, name, version, arch in rows:
-        if status[1] == "i" or (broken and status[1] not in "nc"):
-            key = name if arch in (native, "all") else name + ":" + arch
-            packages[key] = {"version": version, "held": status[0] == "h"}
-    return packages
-
-
-def dpkg_rows(patterns: List[str]) -> List[List[str]]:
-    shape = "${db:Status-Abbrev}\t${Package}\t${Version}\t${Architecture}\n"
-    answer = run("dpkg-query", "-W", "-f", shape, *patterns)
-    if answer.status not in (0, 1, 127):  # 1: a pattern matches none
-        raise OSError(" ".join(last(answer.message, 2)))
-    rows = [line.split("\t") for line in answer.out.split("\n") if line]
-    for row in rows:
-        if len(row) != 4 or len(row[0]) < 2:
-            raise OSError(
-                "dpkg-query -W: expected a package's state, got %.60r; check /var/lib/dpkg/status"
-                % "\t".join(row)
-            )
-    return rows
+    return installed_debs(dpkg_rows(patterns), read_arch(), broken)
 
 
 def refresh(this: Run) -> None:
@@ -221,7 +192,7 @@ def wait_for_apt(this: Run) -> None:
     wait_for_lock(this, "apt", lambda: next((pid for pid in map(posix_holder, APT_LOCKS) if pid), None))
 
 
-SYSTEM = PackageSystem(read, refresh, make, hold, release, read_all, offers)
+SYSTEM = PackageSystem(read, refresh, make, hold, release, offers)
 
 
 HINTS = {
