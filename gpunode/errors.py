@@ -39,6 +39,7 @@ from typing import Literal, TypeAlias
 from gpunode.wording import about, lines
 
 LONGEST, WORD = 2000, 300  # characters of a line of a message, and of a word in it
+NO_RIGHTS = "no-rights"  # code of what a user may not do, in the cluster or on a host
 
 
 Layer: TypeAlias = Literal[
@@ -191,6 +192,9 @@ class ConnectionLost(Unreachable):
 class SudoRefused(HostError):
     """Connected, but sudo does not let this user become root."""
 
+    def __init__(self, host: str, what: str, *, hint: str = "") -> None:
+        super().__init__(host, what, hint=hint, code=NO_RIGHTS)
+
 
 class PasswordRefused(SudoRefused):
     """Sudo did not accept the password, on this host or on one that tried it before."""
@@ -219,10 +223,11 @@ class Refused(HostError):
         what: str,
         *,
         hint: str = "",
+        code: str = "",
         layer: Layer | None = None,
         repository: Literal["driver", "toolkit", ""] = "",
     ) -> None:
-        super().__init__(host, what, hint=hint, layer=layer)
+        super().__init__(host, what, hint=hint, code=code, layer=layer)
         self.repository = repository
 
 

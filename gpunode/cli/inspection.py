@@ -31,8 +31,8 @@ def verify(
     pod. Names the first broken link, its cause and its fix. Then checks the work on the GPUs.
 
     Changes no host. Runs a pod on every free GPU (one more where pods share GPUs) and removes it again; --no-run skips this.
-    Exit code 4 if nothing is broken, but you may not run these pods. Where no pod can run, it runs a container from an image
-    on the host instead. With more than three hosts, a host without a broken link has one line.
+    Exit code 4 if nothing is broken, but you have no right to read a host or the cluster, or to run these pods. Where no pod
+    can run, it runs a container from an image on the host instead. With more than three hosts, a host without a broken link has one line.
 
     Example: gpunode verify inventory.yaml --limit gpu-03
     """

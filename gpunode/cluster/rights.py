@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from gpunode.cluster import lease
 from gpunode.cluster.api import Api, side_by_side
 from gpunode.cluster.api.kinds import KINDS, Object
-from gpunode.errors import ClusterError, HttpError
+from gpunode.errors import NO_RIGHTS, ClusterError, HttpError
 from gpunode.wording import page, several
 
 REVIEWS, WHO = "SelfSubjectAccessReview", "SelfSubjectReview"
@@ -20,7 +20,6 @@ RBAC = "rbac.authorization.k8s.io"
 EXISTING = ("default", lease.NAMESPACE)  # others may not be there before the first run
 NAMED = 4  # resources of missing rights; of more, the number
 EXIT = 4  # of a command that is refused for it: nothing was changed
-CODE = "no-rights"  # of what a user may not do
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,7 +220,7 @@ def lacks(missing: Sequence[Right], outcome: str = "", user: str = UNKNOWN) -> C
         message,
         hint=f"An administrator of the cluster grants this{whom}:\n{made}kubectl apply -f - <<'END'\n{objects}\nEND\n"
         f"All that gpunode may need: {page('safety#rights')}",
-        code=CODE,
+        code=NO_RIGHTS,
     )
     error.exit_code = EXIT
     return error

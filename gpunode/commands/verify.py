@@ -18,7 +18,7 @@ from gpunode.engine.exit_codes import DRIFT, REFUSED
 from gpunode.engine.member import Member, Members
 from gpunode.engine.proof import LAYERS, Walk, prove, read_pods, read_states
 from gpunode.engine.session import Session
-from gpunode.errors import ClusterError, Problem
+from gpunode.errors import NO_RIGHTS, ClusterError, Problem
 from gpunode.host import wire
 from gpunode.links.plugin import published
 from gpunode.links.pod.work import judge_work
@@ -55,10 +55,9 @@ def verify(session: Session, *, run: bool) -> int:
     unreachable = [
         member.host.name for member in members if member.outcome and member.outcome.status == "unreachable"
     ]
-    judged = [link for chain in chains.values() for link in chain]
-    if any(link.status == "broken" and not _lacks_right(link) for link in judged):
+    if broken:
         return 3 if broken == unreachable else 1
-    if any(map(_lacks_right, judged)):
+    if any(_lacks_right(link) for chain in chains.values() for link in chain):
         return REFUSED
     return DRIFT if find_pending(chains) else 0
 
@@ -79,7 +78,9 @@ def judge_chains(session: Session, members: Members, *, run: bool) -> Mapping[st
     reported = _read_lost_gpus(session, lost) if lost else {}
     below = {host: _explain(chain, reported.get(host, "")) for host, chain in below.items()}
     sound = tuple(
-        member for member in members if not any(link.status == "broken" for link in below[member.host.name])
+        member
+        for member in members
+        if not any(link.status == "broken" or _lacks_right(link) for link in below[member.host.name])
     )
     above = _judge_cluster(session, sound, run=run) if sound else {}
 
@@ -106,21 +107,22 @@ def _judge_cluster(session: Session, members: Members, *, run: bool) -> Mapping[
         ):
             untried = f"not tried: no right to {', '.join(rights.name_all(missing))}"
         walk = Walk(api, session.inventory, session.reporter, acts=False, run=run and not untried)
-        pods = (Verdict("pod", "unknown", untried, Problem(rights.CODE, untried, "pod")),) if untried else ()
+        pods = (Verdict.unknown("pod", untried, Problem(NO_RIGHTS, untried, "pod")),) if untried else ()
         return {member.host.name: (*member.verdicts, *pods) for member in prove(walk, members)}
     except ClusterError as failure:
         error = nodes.name_rights(session.inventory, failure)
         text = "the Kubernetes API does not answer as it should"
-        if error.problem.code == rights.CODE:
+        node = Verdict.broken("node", text, error.message, error.hint, error.problem.code)
+        if _lacks_right(node):
             text = "not judged: this user has no right to read the cluster"
-        broken = Verdict.broken("node", text, error.message, error.hint, error.problem.code)
-        chain = (broken, *map(Verdict.unknown, LAYERS[1:]))
+            node = Verdict.unknown("node", text, node.problem)
+        chain = (node, *map(Verdict.unknown, LAYERS[1:]))
         return {member.host.name: chain for member in members}
 
 
 def _lacks_right(link: Verdict) -> bool:
     """True if it was not judged, since this user may not do what that takes."""
-    return link.problem is not None and link.problem.code == rights.CODE
+    return link.problem is not None and link.problem.code == NO_RIGHTS
 
 
 def _has_lost_gpus(link: Verdict) -> bool:
@@ -260,15 +262,18 @@ def list_unchecked(links: Iterable[Verdict]) -> tuple[Layer, ...]:
 def summarize(chains: Chains) -> str:
     """`1 of 3 hosts broken: gpu-03 (module); 2 hosts OK: 10 of 11 links checked; not checked: pod`."""
     bad = find_broken(chains)
+    unread = [host for host, links in chains.items() if all(link.status == "unknown" for link in links)]
     alike: dict[tuple[Layer, ...], list[str]] = {}
     for host, links in chains.items():
-        if host not in bad:
+        if host not in bad and host not in unread:
             alike.setdefault(list_unchecked(links), []).append(host)
     parts = []
     if bad:
         named = few([f"{host} ({layer})" for host, layer in bad.items()], NAMED)
         parts.append(f"{len(bad)} of {several(len(chains), 'host')} broken: {named}")
-    good = f"{several(len(chains) - len(bad), 'host')} OK: "
+    if unread:
+        parts.append(f"{several(len(unread), 'host')} not checked: {few(unread, NAMED)}")
+    good = f"{several(len(chains) - len(bad) - len(unread), 'host')} OK: "
     if len(alike) == 1:
         (missing,) = alike
         parts.append(good + _format_checked(missing, "; "))

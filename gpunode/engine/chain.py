@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from gpunode import packages
-from gpunode.errors import CannotPlan, Problem, Refused
+from gpunode.errors import NO_RIGHTS, CannotPlan, Problem, Refused
 from gpunode.links.driver import branches, choose, mig
 from gpunode.links.driver import decide as driver_decision
 from gpunode.links.driver import link as driver
@@ -174,15 +174,13 @@ def _mark_reload(facts: Facts, desired: Desired, change: Change) -> Change:
 
 def judge_host(outcome: Outcome) -> tuple[Verdict, ...]:
     """The host's verdicts in causal order; those after the first broken one are `unknown`."""
-    seen = outcome.facts
+    seen, problem = outcome.facts, outcome.problem
+    if problem and problem.code == NO_RIGHTS:
+        return (Verdict.unknown("ssh", f"not judged: {problem.what}", problem),)
     if seen is None:
-        return (
-            Verdict.broken(
-                "ssh", outcome.why or "no answer", fix=outcome.problem.fix if outcome.problem else ""
-            ),
-        )
+        return (Verdict.broken("ssh", outcome.why or "no answer", fix=problem.fix if problem else ""),)
     chain = [judge(outcome, seen) for judge in JUDGES]
-    if outcome.status == "refused" and (problem := outcome.problem):
+    if outcome.status == "refused" and problem:
         if problem.layer == "ssh":
             chain.insert(0, Verdict.ok("ssh", "it answers"))
         chain = [_apply_refusal(problem, link) for link in chain]
@@ -307,7 +305,10 @@ NEEDED = (
 
 
 def check_readable(host: Host, facts: Facts) -> None:
-    """Refuse facts with a needed section that could not be read: it looks like an empty one."""
+    """Refuse facts with a needed section that could not be read: it looks like an empty one. A user who is not root reads few."""
+    if user := facts.errors.get("root"):
+        hint = "Log in as root, or set `sudo: true`."
+        raise Refused(host.name, f"{user}, not as root", hint=hint, code=NO_RIGHTS, layer="ssh")
     failed = [f"{section}: {error}" for section, error in facts.errors.items() if section in NEEDED]
     if failed:
         raise Refused(

@@ -22,7 +22,7 @@ from gpunode.engine import converge
 from gpunode.engine.member import Member, Members
 from gpunode.engine.reporter import Reporter, report_reason
 from gpunode.engine.session import Session
-from gpunode.errors import ApiConnectionLost, ClusterError, HttpError, Problem
+from gpunode.errors import NO_RIGHTS, ApiConnectionLost, ClusterError, HttpError, Problem
 from gpunode.links.capacity import slices
 from gpunode.links.node import GPU_LABEL, RUNTIME_LABEL, TAINTS, Node, drain, fetch, identity, taint
 from gpunode.links.node import labels as cluster_labels
@@ -67,7 +67,7 @@ def name_rights(inventory: Inventory, error: ClusterError) -> ClusterError:
     refused = FORBIDDEN.search(error.detail) if isinstance(error, HttpError) and error.status == 403 else None
     if refused is None:
         return error
-    error.problem, error.exit_code = replace(error.problem, code=rights.CODE), rights.EXIT
+    error.problem, error.exit_code = replace(error.problem, code=NO_RIGHTS), rights.EXIT
     reading = rights.of_reading(inventory.cluster.namespace)
     if first := rights.match_refused(reading, refused.groupdict()):
         return _with_all(partial(api_of, inventory.cluster), error, refused["user"], first, reading)

@@ -204,7 +204,7 @@ def explain(
             )
         if line.startswith(_NO_SUDO):
             return SudoRefused(
-                host, "it has no sudo", hint="Log in as root, install sudo, or set `sudo: false`."
+                host, "it has no sudo", hint="Install sudo, or log in as root with `sudo: false`."
             )
         if line.startswith(_UNUSABLE):
             version, *missing = line.split()[1:]

@@ -100,8 +100,8 @@ class Verdict:
         return cls(layer, "broken", text, Problem(code, text, layer, cause=cause, fix=fix))
 
     @classmethod
-    def unknown(cls, layer: Layer, text: str = "") -> Verdict:
-        return cls(layer, "unknown", text)
+    def unknown(cls, layer: Layer, text: str = "", problem: Problem | None = None) -> Verdict:
+        return cls(layer, "unknown", text, problem)
 
     @classmethod
     def pending(cls, layer: Layer, text: str, cause: str, fix: str) -> Verdict:

@@ -66,7 +66,9 @@ def chain(host: str, links: Sequence[Verdict]) -> Iterator[Part]:
             yield from (f"{line}\n" for line in rest)
     unknown = [link.layer for link in links if link.status == "unknown" and not link.text]
     if unknown:
-        yield f"   · {', '.join(unknown)}: not checked, because an earlier link is broken\n", "dim"
+        broken = any(link.status == "broken" for link in links)
+        why = ", because an earlier link is broken" if broken else ""
+        yield f"   · {', '.join(unknown)}: not checked{why}\n", "dim"
 
 
 def whole_chain(host: str, links: Sequence[Verdict]) -> Iterator[Part]:

@@ -101,6 +101,8 @@ class Card:
         if self.links:
             if any(link.status == "broken" for link in self.links):
                 return "broken"
+            if all(link.status == "unknown" for link in self.links):
+                return "not checked"
             return WORDS["planned"] if any(link.is_pending for link in self.links) else "OK"
         if self.outcome is not None and (self.outcome.problem or self.result is None):
             return WORDS[status_of(self.outcome)]

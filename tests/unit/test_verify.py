@@ -8,10 +8,12 @@ from typing import Any
 
 import pytest
 
+from gpunode.commands.verify import summarize
 from gpunode.engine import chain as pipeline
 from gpunode.engine import converge
 from gpunode.engine.chain import decide, judge_host
-from gpunode.errors import Problem
+from gpunode.engine.fleet import failure
+from gpunode.errors import NO_RIGHTS, Problem, SudoRefused
 from gpunode.explain import explain
 from gpunode.links.capacity.link import judge_offer
 from gpunode.links.driver.link import repair
@@ -106,6 +108,14 @@ def test_the_fix_is_provision_only_where_it_would_change_something(
 
 def test_an_nvidia_smi_that_fails_without_a_word_breaks_nvml() -> None:
     assert broken({"smi_error": " \n"}).text == "nvidia-smi failed"
+
+
+def test_a_lost_gpus_commands_name_the_node_not_the_host() -> None:
+    host, seen = cases.right()
+    assert seen.kubelet
+    kubelet = replace(seen.kubelet, arguments=("kubelet", "--hostname-override=rack7-n3"))
+    link = first(host, replace(seen, smi_error="No devices were found", kubelet=kubelet))
+    assert "kubectl drain rack7-n3 " in link.fix
 
 
 def test_a_fabric_manager_that_does_not_run_breaks_nvml() -> None:
@@ -216,6 +226,18 @@ def test_what_could_not_be_read_is_the_answers_fault_not_the_hosts() -> None:
     host, seen = cases.right()
     link = first(host, replace(seen, errors={"packages": "dpkg-query: not found"}))
     assert (link.layer, link.cause) == ("ssh", "packages: dpkg-query: not found")
+
+
+@pytest.mark.parametrize("refused", [True, False], ids=["sudo refuses", "sudo: false"])
+def test_what_a_user_may_not_read_is_not_judged(*, refused: bool) -> None:
+    host, seen = cases.right()
+    outcome = converge.plan_host(host, replace(seen, errors={"root": "the agent runs as user 1000"}), None)
+    if refused:
+        outcome = failure(SudoRefused(host.name, "sudo needs a password", hint="Run again with -K."))
+    (link,) = judge_host(outcome)
+    assert (link.layer, link.status, link.problem and link.problem.code) == ("ssh", "unknown", NO_RIGHTS)
+    assert link.fix
+    assert summarize({host.name: (link,)}) == f"1 host not checked: {host.name}"
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """The facts of a host, read in parallel."""
 
+import os
 import sys
 import time
 from typing import Any, Dict, Optional
@@ -16,7 +17,7 @@ from gpunode.agent.machine import (
 from gpunode.agent.processes import count_containers, read_cgroups
 from gpunode.agent.record import RECORDS, lock_holder, read_unconfirmed
 from gpunode.agent.section import Section
-from gpunode.agent.system import Message, glob_of, line_of
+from gpunode.agent.system import ROOT, Message, glob_of, line_of
 from gpunode.engine.on_host.traces import read_traces
 from gpunode.links.driver.on_host.gpus import (
     read_boot_default,
@@ -108,6 +109,8 @@ def probe(watch: Dict[str, Any], own: Optional[str] = None, patience: float = PR
         facts["files"].update(put_back_next(facts["files"]))
     facts["packages"], facts["half_installed"] = facts["packages"] or (None, None)
     facts["traces"], facts["holds"] = facts["traces"] or (None, None)
+    if not ROOT and os.geteuid():
+        facts["errors"]["root"] = "the agent runs as user %d" % os.geteuid()
     if "packages" in facts["errors"]:
         facts["errors"]["half_installed"] = facts["errors"]["packages"]
     return facts

@@ -14,7 +14,7 @@ import yaml
 from gpunode.cluster import rights
 from gpunode.cluster.rights import Right
 from gpunode.engine import nodes
-from gpunode.errors import ApiConnectionLost, ClusterError, HttpError
+from gpunode.errors import NO_RIGHTS, ApiConnectionLost, ClusterError, HttpError
 from gpunode.links.plugin.deployment import all_objects
 from gpunode.model import Cluster, Inventory, PluginImage
 
@@ -76,7 +76,7 @@ def test_the_refused_right_comes_first_in_what_is_missing(monkeypatch: pytest.Mo
     named = nodes.name_rights(INVENTORY, refused)
 
     assert named.message.endswith("let this user get pods/proxy in namespace gpunode, list nodes")
-    assert (named.problem.code, named.exit_code) == (rights.CODE, 4)
+    assert (named.problem.code, named.exit_code) == (NO_RIGHTS, 4)
 
 
 @pytest.mark.parametrize(
@@ -93,7 +93,7 @@ def test_a_refusal_that_says_all_stays(
 ) -> None:
     lacking(monkeypatch, *missing)
     named = nodes.name_rights(INVENTORY, refused)
-    assert (named, named.message, named.problem.code) == (refused, "refused", rights.CODE)
+    assert (named, named.message, named.problem.code) == (refused, "refused", NO_RIGHTS)
     assert named.exit_code == 4
 
 
