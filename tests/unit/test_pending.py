@@ -106,6 +106,8 @@ UNBOUND = "0/1 nodes are available: pod has unbound immediate PersistentVolumeCl
         pytest.param(Waiting(pod(), [node("n1", 0, labels={"gpunode.dev/gpu": ""})], ()), ["no-such-resource"], "No node offers GPUs", id="no GPU node"),
         pytest.param(Waiting(pod(nodeSelector=H100), [node("n1", labels={"accelerator": "nvidia-tesla-p100"})], ()), ["selector"], "n1: accelerator=nvidia-tesla-p100", id="another model"),
         pytest.param(Waiting(pod(nodeSelector=H100), [node("n1")], ()), ["selector"], "gpunode label --accelerator", id="no model is labelled"),
+        pytest.param(Waiting(pod(nodeSelector=H100), [node("n1")], (), models={"n1": "nvidia-h100-80gb"}), ["selector"], "gpunode label --accelerator` labels the nodes with", id="a model that is there"),
+        pytest.param(Waiting(pod(nodeSelector=H100), [node("n1")], (), models={"n1": "nvidia-tesla-p100"}), ["selector"], "to a model that is there: nvidia-tesla-p100", id="a model that no node has"),
         pytest.param(Waiting(pod(affinity=AFFINITY), [node("n1", labels={"accelerator": "x"})], ()), ["selector"], "accelerator in (nvidia-h100-80gb)", id="affinity"),
         pytest.param(Waiting(pod(nodeSelector=H100), [node("n1", labels=H100), node("n2")], FULL), ["in-use"], "n1: 0 of 4", id="a node that is not selected is no cause"),
         pytest.param(Waiting(pod(), [node("n1", taints=[KEPT])], ()), ["tainted"], "{key: nvidia.com/gpu, operator: Exists, effect: NoSchedule}", id="a taint"),

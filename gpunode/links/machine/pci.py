@@ -95,6 +95,13 @@ def gpu(device: str) -> Model:
     )
 
 
+def accelerator(name: str) -> str:
+    """The value of the label `accelerator` for a GPU of this name in NVML; "" for a model that the table does not have."""
+    rows = [row for row in table(__package__, "gpus.yaml")["gpus"].values() if row.get("name", "?") in name]
+    longest = max(rows, key=lambda row: len(row["name"]), default={})
+    return str(longest.get("accelerator", ""))
+
+
 def _generation(device: str) -> str | None:
     if not re.fullmatch(r"[0-9a-f]{1,8}", device):
         return None  # sysfs could not be read

@@ -7,8 +7,9 @@ k8s.io/component-helpers/scheduling/corev1/{nodeaffinity,helpers.go}.
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from gpunode.cluster.api.kinds import Object
 from gpunode.contract.promises import QUANTITY, SUFFIXES, has_ended
@@ -75,6 +76,11 @@ def selector(spec: Object) -> Sequence[str]:
 def keys(spec: Object) -> Sequence[str]:
     named = [expression["key"] for term in _terms(spec) for expression in term.get("matchExpressions") or []]
     return list(dict.fromkeys([*(spec.get("nodeSelector") or {}), *named]))
+
+
+def names(wanted: Iterable[str], value: str) -> bool:
+    """Whether one of these selectors names the value of a label."""
+    return any(re.search(rf"(?<![\w-]){re.escape(value)}(?![\w-])", text) for text in wanted)
 
 
 def selects(spec: Object, node: Object) -> bool:

@@ -56,13 +56,15 @@ REASONS: Sequence[tuple[str, str, str]] = (
 @dataclass(frozen=True, slots=True)
 class Waiting:
     """A pod that is on no node, and the cluster around it. `claims`: its PersistentVolumeClaims by name; None: not there.
-    `wrong`: why a node does not offer all of its GPUs, by node, as its judges say."""
+    `wrong`: why a node does not offer all of its GPUs, by node, as its judges say. `models`: the accelerator that a node would be
+    labelled with, by node; "": not known."""
 
     pod: Object
     nodes: Sequence[Object]
     pods: Sequence[Object]
     claims: Mapping[str, Object | None] = field(default_factory=dict)
     wrong: Mapping[str, Problem] = field(default_factory=dict)
+    models: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +133,7 @@ def judge(waiting: Waiting) -> list[Problem]:
         lambda: _names(pod, places),
         lambda: _claims(waiting),
         lambda: _sizes(pod, places),
-        lambda: _selector(pod, places),
+        lambda: _selector(waiting, places),
         lambda: _nodes(waiting, places),
         lambda: _in_use(waiting, places),
         lambda: _scheduler(pod),
@@ -278,29 +280,38 @@ def _sizes(pod: Object, places: Sequence[_Place]) -> Iterator[Problem]:
         )
 
 
-def _selector(pod: Object, places: Sequence[_Place]) -> Iterator[Problem]:
+def _selector(waiting: Waiting, places: Sequence[_Place]) -> Iterator[Problem]:
     """No node with GPUs has the labels that it requires."""
+    pod = waiting.pod
     wanted = fit.selector(pod["spec"])
     able = [place for place in places if place.has_room] or [place for place in places if place.node.offers]
     if not wanted or not able or any(place.selected for place in able):
         return
     keys = fit.keys(pod["spec"])
     shows = f"-L {','.join(keys)}" if keys else "--show-labels"
-    values = {
-        place.node.name: [f"{key}={place.node.labels[key]}" for key in keys if key in place.node.labels]
-        for place in able
-    }
-    alike: dict[str, list[str]] = {}
-    for node, labels in values.items():
-        alike.setdefault(", ".join(labels) or "has none of these labels", []).append(node)
     unlabelled = "accelerator" in keys and not any("accelerator" in place.node.labels for place in places)
+    models = {place.node.name: waiting.models.get(place.node.name, "") for place in able}
+    lacks = (
+        unlabelled and all(models.values()) and not any(fit.names(wanted, each) for each in models.values())
+    )
+    alike: dict[str, list[str]] = {}
+    for place in able:
+        labels = [f"{key}={place.node.labels[key]}" for key in keys if key in place.node.labels]
+        has = models[place.node.name] if lacks else ", ".join(labels)
+        alike.setdefault(has or "has none of these labels", []).append(place.node.name)
+    fix: str = f"Correct nodeSelector or affinity of the pod, or label a node; `kubectl get nodes {shows}` lists them."
+    if lacks:
+        fix = advise(
+            f"Change nodeSelector or affinity of the pod to a model that is there: {', '.join(alike)}. "
+            "`gpunode label --accelerator` then labels the nodes."
+        )
+    elif unlabelled:
+        fix = advise("`gpunode label --accelerator` labels the nodes with their model.")
     yield Problem(
         "selector",
-        f"no node with GPUs for it has the labels that it requires: {', '.join(wanted)}",
-        cause="\n".join(f"{few(nodes, NAMED)}: {labels}" for labels, nodes in alike.items()),
-        fix=advise("`gpunode label --accelerator` labels the nodes with their model.")
-        if unlabelled
-        else f"Correct nodeSelector or affinity of the pod, or label a node; `kubectl get nodes {shows}` lists them.",
+        f"no node {'has the GPU' if lacks else 'with GPUs for it has the labels'} that it requires: {', '.join(wanted)}",
+        cause="\n".join(f"{few(nodes, NAMED)}: {has}" for has, nodes in alike.items()),
+        fix=fix,
     )
 
 
