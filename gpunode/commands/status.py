@@ -33,7 +33,7 @@ from gpunode.errors import HttpError
 from gpunode.links.capacity import slices
 from gpunode.links.node import GPU_LABEL, parse
 from gpunode.links.plugin.other_owners import dra_owners
-from gpunode.links.plugin.usage import NodeUsage, read_usage
+from gpunode.links.plugin.usage import FORBIDDEN, NodeUsage, read_usage
 from gpunode.links.scheduler import allocations
 from gpunode.links.scheduler.allocations import Row
 from gpunode.model import Share
@@ -92,14 +92,16 @@ def show_status(
             reporter.note(
                 f"Processes outside Kubernetes use GPUs on {few(names, NAMED)}; with an inventory, `gpunode status FILE` names them."
             )
+    refused = [node for node in usages if node.reason and node.reason.code == FORBIDDEN]
     for node in usages:
         for text in (*_notes(node), *find_differences(node, resource, promised)):
             reporter.note(text)
+        reason = None if node in refused else node.reason
         report_reason(
-            reporter,
-            node.node,
-            owned.get(node.node) or (node.reason and replace(node.reason, subject=node.node)),
+            reporter, node.node, owned.get(node.node) or (reason and replace(reason, subject=node.node))
         )
+    if refused and (reason := refused[0].reason):
+        reporter.problem(replace(reason, subject=few([node.node for node in refused], NAMED)))
     numbers = totals(usages)
     unhealthy = [
         node.node for node in usages if node.reason or any(_health(gpu) == "unhealthy" for gpu in node.gpus)

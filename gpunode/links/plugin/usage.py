@@ -15,8 +15,9 @@ from gpunode.links import node as nodes
 from gpunode.links.node import GPU_LABEL, Node
 from gpunode.links.plugin import daemonset, published
 from gpunode.links.plugin.published import CONTAINER, UPDATE
-from gpunode.wording import advise
+from gpunode.wording import advise, page
 
+FORBIDDEN = "forbidden"  # code of a right that is missing for all nodes alike
 RESOURCES = (pods.GPU, pods.SHARED, pods.MEMORY)
 GPU_NAME = re.compile(r"(?P<uuid>GPU-[0-9a-zA-Z-]*)|(?P<node>[^/]+)/(?P<index>[0-9]+)")
 WHOLE = re.compile(r"GPU-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
@@ -118,8 +119,8 @@ def _ask(api: Api, node: Node, pod: Object | None, namespace: str) -> tuple[Gpu,
             "plugin-older", "its device plugin is older than this gpunode and has no figures", fix=UPDATE
         )
     if status in (401, 403):
-        fix = "It needs `get` on `pods/proxy` in the plugin's namespace."
-        return Problem("forbidden", "the plugin may not be asked through the API server", fix=fix)
+        fix = f"Without `get` on `pods/proxy` in namespace {namespace} use, memory and health of GPUs stay unknown: {page('safety#to-look-only')}"
+        return Problem(FORBIDDEN, "this user may not ask the plugin through the API server", fix=fix)
     if status != 200:
         return Problem("no-answer", f"the plugin cannot be asked: HTTP {status}")
     try:
