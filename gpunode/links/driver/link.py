@@ -11,6 +11,7 @@ from gpunode.explain import explain
 from gpunode.links.driver import mig, modules, plan
 from gpunode.links.driver.decide import is_in_container
 from gpunode.links.driver.modules import loaded_flavour
+from gpunode.links.kubelet.start import flag
 from gpunode.links.link import Link, Step, cause_by_plan, fix_by_plan, judge_by_plan, waiting_step
 from gpunode.links.machine.pci import driven
 from gpunode.model import Facts, Fault, Gpu, KernelModule, Outcome, Verdict
@@ -33,6 +34,12 @@ def repair(node: str, code: str = "gpu-lost") -> str:
     if meaning.action in ON_HOST:
         fix += f" Commands: `kubectl drain {node} --ignore-daemonsets`; on the host `sudo {meaning.command}`; then `kubectl uncordon {node}`."
     return f"{fix} If {other.condition}: {other.next}" if other else fix
+
+
+def node_name(seen: Facts) -> str:
+    """The node's name, which the kubelet takes from its argument or from the host."""
+    argv = seen.kubelet.arguments if seen.kubelet else ()
+    return flag(argv, "hostname-override") or seen.hostname.lower()
 
 
 def judge_module(outcome: Outcome, seen: Facts) -> Verdict:
@@ -137,7 +144,7 @@ def judge_nvml(outcome: Outcome, seen: Facts) -> Verdict:
         error = (seen.smi_error.strip() or "nvidia-smi failed").splitlines()[0]
         why = cause_by_plan(outcome, "NVML", "driver")
         return Verdict.broken(
-            "NVML", error, why, fix_by_plan(outcome, "NVML", repair(seen.hostname.lower()), "driver")
+            "NVML", error, why, fix_by_plan(outcome, "NVML", repair(node_name(seen)), "driver")
         )
     listed = {gpu.pci.lower()[-12:] for gpu in seen.gpus}
     expected = driven(seen.pci)
@@ -148,7 +155,7 @@ def judge_nvml(outcome: Outcome, seen: Facts) -> Verdict:
             f"{len(seen.gpus)} of {len(expected)} GPUs answer; missing: {', '.join(missing)}",
             "a GPU on the bus that NVML does not list has fallen off, failed to initialise, or is not "
             "supported by this driver",
-            fix_by_plan(outcome, "NVML", repair(seen.hostname.lower()), "driver"),
+            fix_by_plan(outcome, "NVML", repair(node_name(seen)), "driver"),
         )
     joined = judge_by_plan(outcome, "NVML", f"{len(seen.gpus)} GPUs answer", "fabric", "mig")
     return joined if joined.status == "broken" else _judge_fabric(seen) or _judge_answers(seen)
