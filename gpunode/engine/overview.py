@@ -15,6 +15,7 @@ from gpunode.wording import several
 Rank: TypeAlias = Literal["bad", "unknown", "working", "waiting", "ok"]
 RANKS: tuple[Rank, ...] = ("bad", "unknown", "working", "waiting", "ok")  # in the order that hosts are shown
 NOT_DONE = ("waiting", "skipped")
+NO_NODE = "no-node"
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +118,8 @@ def _judge(usage: NodeUsage, progress: Progress | None, *, running: bool) -> tup
     if progress and progress.state in NOT_DONE:
         return "waiting", progress.state, progress.why
     if usage.reason:
-        return "unknown", usage.reason.code.replace("-", " "), usage.reason.what
+        rank: Rank = "waiting" if usage.reason.code == NO_NODE else "unknown"  # as hosts without a GPU
+        return rank, usage.reason.code.replace("-", " "), usage.reason.what
     if unhealthy := [gpu for gpu in usage.gpus if gpu.unhealthy and gpu.unhealthy.code != CORDONED]:
         return "bad", f"{several(len(unhealthy), 'GPU')} unhealthy", _reasons(unhealthy)
     return "ok", "ok", _reasons(gpu for gpu in usage.gpus if gpu.unhealthy)
