@@ -66,7 +66,7 @@ def with_acceptance(condition: Condition, note: str, now: float) -> Condition:
     if record.verdict == "failed":
         text = f"not accepted {made} ({record.level})"
     elif is_ahead(record.at, now):
-        text = f"the acceptance is dated {made}, and that is not yet: a clock is or was wrong"
+        text = f"the acceptance is dated {made}, which is in the future: check the clock of this node and of the computer that measured"
     elif record.until <= utc(now):
         text = f"the acceptance ran out {ends}"
     else:

@@ -52,7 +52,7 @@ FAULT = Condition("False", "xid-79", "GPU 0")
 NOV, DEC = 1_795_651_200.0, 1_798_243_200.0  # 2026-11-26, 2026-12-26
 STAMP = Stamp("standard", "accepted", NOV, DEC, "580", "6.8", "i:1", ("GPU-a",), required=True)
 
-AHEAD = "the acceptance is dated 2026-11-26, and that is not yet: a clock is or was wrong"
+AHEAD = "the acceptance is dated 2026-11-26, which is in the future: check the clock of this node and of the computer that measured"
 
 
 @pytest.mark.parametrize(
