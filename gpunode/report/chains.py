@@ -30,6 +30,7 @@ def reasons(rows: Sequence[Sequence[Any]]) -> Iterator[Part]:
     shown = rows[:REASONS]
     fixes = sum(max(1, len(fix.splitlines())) for *_, fix in shown)
     most = max(1, (LINES - 2 * len(shown) - fixes) // len(shown))
+    fixed = set[str]()
     for number, (_, what, evidence, fix) in enumerate(shown):
         if number:
             yield f" Also: {plain(what)}\n", "bold"
@@ -37,7 +38,8 @@ def reasons(rows: Sequence[Sequence[Any]]) -> Iterator[Part]:
         yield from (f"   {plain(line)}\n" for line in kept)
         if len(kept) < len(evidence):
             yield f"   and {len(evidence) - len(kept)} more\n", "dim"
-        if fix:
+        if fix and fix not in fixed:
+            fixed.add(fix)
             yield "   Fix: ", "green"
             first, *more = indent(fix, FIX)
             yield f"{first.removeprefix(FIX).removeprefix('Fix ')}\n"

@@ -969,6 +969,26 @@ def test_what_stays_is_a_row_for_each_reason(capsys: pytest.CaptureFixture[str])
     ]
 
 
+def test_hosts_with_the_same_choices_share_their_rows(capsys: pytest.CaptureFixture[str]) -> None:
+    choices = [("branch", "595", "newest"), ("modules", "open", "best")]
+    rows = [(host, *choice) for host in ("a1", "a2") for choice in choices]
+    make(json=False, quiet=True).rows(
+        "why", ("host", "code", "chosen", "why"), [*rows, ("b", "branch", "580", "last")]
+    )
+    words = [line.split() for line in capsys.readouterr().out.splitlines()[1:]]
+    assert words == [
+        ["a1,", "a2", "branch", "595", "newest"],
+        ["modules", "open", "best"],
+        ["b", "branch", "580", "last"],
+    ]
+
+
+def test_reasons_with_the_same_fix_have_it_once(capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [("x", what, [], "gpunode provision") for what in ("first", "second")]
+    make(json=False, quiet=True).rows("reason", ("code", "what", "evidence", "fix"), rows)
+    assert capsys.readouterr().out.splitlines() == ["   Fix: gpunode provision", " Also: second"]
+
+
 def test_causes_of_one_host_each_are_in_their_chains(capsys: pytest.CaptureFixture[str]) -> None:
     for hosts in (1, 2):
         make(json=False, quiet=True).rows("cause", ("cause", "layer", "hosts"), [("no GPU", "PCI", hosts)])
