@@ -174,14 +174,15 @@ def _is_folder_gone(error: OSError) -> bool:
 
 
 def _load_only(named: Sequence[str]) -> None:
-    """Leave `app` the command or group that is named first, if it is one: typer makes all that it has, a twentieth of a plan."""
+    """Leave `app` the command or group that is named first, if it is one: typer makes all that it has, a twentieth of a plan. `help`
+    shows any of them."""
     commands = [
         each
         for each in app.registered_commands
         if each.callback and (each.name or get_command_name(each.callback.__name__)) in named
     ]
     groups = [each for each in app.registered_groups if each.name in named]
-    if commands or groups:
+    if (commands or groups) and "help" not in named:
         app.registered_commands, app.registered_groups = commands, groups
 
 

@@ -33,17 +33,16 @@ def show(
     from gpunode import report, wording
 
     name = " ".join(topic or ["index"])
-    if text := wording.read(name):
-        report.document(text)
-        return
-    at = context.find_root()
+    at: Any = context.find_root()
     for word in topic or ():
-        command = getattr(at.command, "commands", {}).get(word)
-        if command is None:
-            report.document(_near(name, at.command))
-            return
-        at = type(context)(command, info_name=word, parent=at)
-    typer.echo(at.get_help())
+        command = getattr(at.command, "commands", {}).get(word) if at else None
+        at = type(context)(command, info_name=word, parent=at) if command else None
+    if topic and at:
+        typer.echo(at.get_help())
+        if wording.read(name):
+            typer.echo(f"\nIts page: `gpunode help {name}.md`")
+        return
+    report.document(wording.read(name) or _near(name, context.find_root().command))
 
 
 NAMED = 8

@@ -124,7 +124,7 @@ Quiet = Annotated[
     typer.Option(
         "--quiet",
         "-q",
-        help="No progress lines, also with --json. With --yes, no plan either.",
+        help="Only results, problems and questions, also with --json; with --yes no plan.",
     ),
 ]
 Forks = Annotated[

@@ -49,6 +49,8 @@ def test_long_lists_name_the_first() -> None:
         ("safety#rights", "## Rights"),
         ("reference/codes", "# Codes"),
         ("plugin deploy", "Usage: gpunode plugin deploy"),
+        ("undo", "Usage: gpunode undo"),  # not the page
+        ("undo.md", "# Undo"),
         ("", "# gpunode's documents"),
     ],
 )
