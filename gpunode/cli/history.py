@@ -10,7 +10,7 @@ import typer
 
 from gpunode.cli import options
 from gpunode.cli.options import visits_hosts
-from gpunode.cli.session import load_inventory, session
+from gpunode.cli.session import load_inventory, load_inventory_of_runs, session
 from gpunode.local import files
 
 
@@ -117,7 +117,7 @@ def pause(
     from gpunode.commands.pause import pause as pause_run
 
     if not files.exists(inventory):
-        load_inventory(inventory, options.origin(invocation))  # explains it
+        load_inventory_of_runs(inventory, options.origin(invocation))
     reporter = report.make(json=json, quiet=False)
     named = report.Named(reporter, inventory) if inventory != options.usual() else reporter
     raise typer.Exit(pause_run(named, inventory, cancel=cancel))
@@ -149,6 +149,10 @@ def undo(
 
     folder = files.runs_folder(common.inventory)
     recorded = history.find_last(common.inventory) if run == record.LAST else history.find(run, folder)
+    last = history.last_run(common.inventory, every=True) if run == record.LAST else None
+    note = ""
+    if last and last.id != recorded.id:
+        note = f" The last run, {last.id}, is a `forget`, which cannot be undone."
     undone = recorded.options.undo
     if run == record.LAST and undone and recorded.not_done:
         raise UsageError(
@@ -173,4 +177,4 @@ def undo(
             raise UsageError(
                 f"run {recorded.id} did not touch {few(names, 5)}", hint=f"It has: {few(hosts, 5)}."
             )
-        return undoing.undo(work, recorded, undoing.UndoOptions(yes, size))
+        return undoing.undo(work, recorded, undoing.UndoOptions(yes, size, note=note))

@@ -12,7 +12,7 @@ import typer
 
 from gpunode.cli import options
 from gpunode.cli.options import visits_hosts
-from gpunode.cli.session import load_inventory, session
+from gpunode.cli.session import load_inventory, load_inventory_of_runs, session
 
 if TYPE_CHECKING:
     from gpunode.engine.batch_order import Size
@@ -134,6 +134,11 @@ def provision(
 
     file = common.inventory
     reviewed = plan_file.read(file)
+    if file.suffix not in ("", ".yaml", ".yml") and not file.exists():
+        raise UsageError(
+            f"{file}: no such file, neither an inventory nor a plan",
+            hint=f"`gpunode plan --out {file}` writes a plan, `gpunode init` an inventory.",
+        )
     if reviewed is not None:
         if not Path(reviewed.inventory).exists():
             raise UsageError(
@@ -175,7 +180,7 @@ def resume(
     from gpunode.commands import undo as undoing
     from gpunode.engine import history
 
-    load_inventory(common.inventory, common.origin)  # a file that is not there is explained first
+    load_inventory_of_runs(common.inventory, common.origin)
     run = history.find_last(common.inventory)
     if not run.not_done:
         with session(common, html, junit, choose=lambda _: ()) as work:

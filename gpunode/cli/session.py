@@ -64,6 +64,16 @@ def load_inventory(path: Path, origin: str = "", *, by_option: bool = False) -> 
         raise
 
 
+def load_inventory_of_runs(path: Path, origin: str) -> None:
+    """Raises an error where there is no inventory whose runs are meant."""
+    if path == options.INVENTORY and not localfile.exists(path):
+        raise UsageError(
+            f"there is no {path} in this folder, and a run is found by its inventory",
+            hint=f"Name it: `gpunode {sys.argv[1]} FILE`. `gpunode history` lists the runs; their records are in {localfile.runs_folder(path)}.",
+        )
+    load_inventory(path, origin)  # explains it
+
+
 def in_cluster(common: options.InCluster) -> Inventory:
     """The inventory, with the cluster that the options name; without a file, what the cluster itself says. A kubeconfig that is
     named and cannot be used is told before any mistake of the inventory."""

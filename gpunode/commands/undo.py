@@ -23,7 +23,7 @@ from gpunode.engine.batch_order import Size
 from gpunode.engine.cluster_diff import ClusterPlan
 from gpunode.engine.estimate import report_costs
 from gpunode.engine.fleet import Planner, Visit
-from gpunode.engine.member import Members
+from gpunode.engine.member import PAUSED, Members
 from gpunode.engine.record import BEGUN, Progress, RecordedRun, RunOptions
 from gpunode.engine.reporter import Moment, Reporter
 from gpunode.engine.session import Session
@@ -35,7 +35,8 @@ NAMED = 5
 
 @dataclass(frozen=True, slots=True)
 class UndoOptions:
-    """`rest`: unfinished hosts of the undo that it `resumes`; `begun`: see `rebooting`; `undone`: those that it has undone."""
+    """`rest`: unfinished hosts of the undo that it `resumes`; `begun`: see `rebooting`; `undone`: those that it has undone. `note`: on the
+    choice of the run."""
 
     yes: bool = False
     size: Size | None = None
@@ -43,6 +44,7 @@ class UndoOptions:
     begun: Mapping[str, float] = field(default_factory=dict)
     undone: Mapping[str, Progress] = field(default_factory=dict)
     resumes: str | None = None
+    note: str = ""
 
     @classmethod
     def of_recorded_run(cls, run: RecordedRun, *, yes: bool, now: float) -> UndoOptions:
@@ -56,7 +58,7 @@ def undo(session: Session, recorded: RecordedRun, options: UndoOptions) -> int:
     """Undo this run on the session's hosts. Returns the exit code. Nothing is proven: what the run brought is gone."""
     reporter, run_id = session.reporter, recorded.id
     began, by = Moment(rfc3339(recorded.began)), recorded.by or "an older gpunode"
-    reporter.note(f"Undoes run {run_id}: began {began}, by {by}, of {recorded.inventory}.")
+    reporter.note(f"Undoes run {run_id}: began {began}, by {by}, of {recorded.inventory}.{options.note}")
     for name, visit in session.visits.items():
         progress = recorded.hosts.get(name)
         changed = progress is not None and (progress.made or progress.state in BEGUN)
@@ -107,7 +109,8 @@ def undo(session: Session, recorded: RecordedRun, options: UndoOptions) -> int:
     stay += [member.host.name for member in members if member.host.name in kept]
     report_undone(members, stay, reporter)
     rollout.report_results(session, members)
-    return exit_codes.of_run(members) or int(not restored) or (exit_codes.REFUSED if stay else 0)
+    paused = bool(why and why.code == PAUSED)
+    return exit_codes.of_undo(members, restored=restored, paused=paused, kept=bool(stay))
 
 
 def kept_hosts(members: Members, planned: undo_cluster.ClusterPlan) -> frozenset[str]:

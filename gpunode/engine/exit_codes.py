@@ -42,3 +42,9 @@ def of_run(members: Iterable[Member]) -> int:
     if PAUSED in codes:
         return HOSTS_LEFT
     return REFUSED if codes else worst(members)
+
+
+def of_undo(members: Iterable[Member], *, restored: bool, paused: bool, kept: bool) -> int:
+    """As `of_run`. Without `restored` the cluster's objects are still owed. `kept`: all that the run changed on a host stays."""
+    owed = 0 if restored else HOSTS_LEFT if paused else 1
+    return of_run(members) or owed or (REFUSED if kept else 0)

@@ -47,6 +47,7 @@ STEP = "undo"
 EVERY = "*"  # in the place of a run: all that gpunode has done
 NAMED = 3
 SOMEBODY = "changed since the run"
+EARLIER = "Add a repository that has it and repeat the undo; or set `driver` or `toolkit` to an earlier one and provision"
 RUNTIME = "nvidia"  # and nvidia-cdi, nvidia-legacy: gone with what names them
 ENDS_WORK = ("docker.service", FABRIC)  # containers; jobs of CUDA
 COMPUTE = re.compile(r"\d+c\.")  # the profile of a compute instance that is not all of its GPU instance
@@ -338,7 +339,7 @@ def _packages(
         elif change.was is None:
             remove.append(name)
         elif name in unavailable:
-            why = f"no repository has {change.was}, so no package and no module is changed"
+            why = f"no repository has {change.was}, so no package and no module is changed. {EARLIER}"
             left.append(Left("irreversible", name, why))
         else:
             install.append(PackageSpec(name, change.was, downgrade=True))

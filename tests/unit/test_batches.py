@@ -490,3 +490,12 @@ def test_a_reboot_only_for_users_that_make_way_is_shown_as_a_reload(
         Work("gpu/dcgm-1", "dcgm", asks={}, service=True),
     ]
     assert impact._reloads(member, pods, {"plugin"}) == reload
+
+
+@pytest.mark.parametrize(
+    ("restored", "paused", "code"), [(True, True, 0), (False, True, 8), (False, False, 1)]
+)
+def test_an_undo_that_is_paused_before_the_clusters_objects_has_a_pauses_exit_code(
+    restored: bool, paused: bool, code: int
+) -> None:
+    assert exit_codes.of_undo([], restored=restored, paused=paused, kept=False) == code

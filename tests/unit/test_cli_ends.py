@@ -324,6 +324,23 @@ def test_the_usual_inventory_is_the_one_of_the_environment_and_an_argument_comes
 
 
 @pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("pause", "there is no inventory.yaml in this folder, and a run is found by its inventory"),
+        ("resume", "there is no inventory.yaml in this folder, and a run is found by its inventory"),
+        ("provision friday.plan", "friday.plan: no such file, neither an inventory nor a plan"),
+    ],
+)
+def test_a_file_that_is_not_there_is_named_as_what_it_was_to_be(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: str, message: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    error = CliRunner().invoke(app, words.split()).exception
+    assert isinstance(error, UsageError)
+    assert error.message == message
+
+
+@pytest.mark.parametrize(
     "words", ["plugin remove --yes", "plugin status", "run vectoradd", "run nvidia-smi", "status"]
 )
 @pytest.mark.parametrize("source", ["typed", "environment"])

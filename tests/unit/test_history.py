@@ -142,6 +142,19 @@ def test_show_last_shows_a_forget_too(tmp_path: Path, monkeypatch: pytest.Monkey
     assert lines("show", "last")[0]["run"] == made.id
 
 
+def test_undo_last_names_the_forget_that_it_passes_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("inventory.yaml").write_text("groups: {g: {hosts: [a]}}\n")
+    before = Record.begin(Path("inventory.yaml"), ["a"], RunOptions())
+    forget = Record.begin(Path("inventory.yaml"), ["a"], RunOptions(command="forget"))
+    notes: list[str] = []
+    monkeypatch.setattr(undoing, "undo", lambda *words: notes.append(words[2].note) or 0)
+    assert run("undo", "last")[0] == run("undo", before.id)[0] == 0
+    assert notes == [f" The last run, {forget.id}, is a `forget`, which cannot be undone.", ""]
+
+
 def test_an_undo_of_hosts_that_the_run_did_not_touch_names_those_it_did(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -284,7 +284,9 @@ SOFTWARE = [
             changed("kernel_module"),
         ],
         there(("nvidia",), b="1"),
-        left=irreversible("a", "no repository has 1, so no package and no module is changed"),
+        left=irreversible(
+            "a", f"no repository has 1, so no package and no module is changed. {undo.EARLIER}"
+        ),
     ),
     case(
         changed(packages={"linux-image-6.1.0-1": (None, "1"), "linux-headers-6.1.0-1": (None, "1")}),
