@@ -115,6 +115,11 @@ def _find_gpu(session: Session, members: Sequence[Member], name: GpuName) -> tup
     if len(session.hosts) == 1 and seen and WHOLE.fullmatch(uuid):
         session.reporter.note(f"{seen[0].host.name} does not list {uuid} now.")
         return seen[0], uuid
+    if name.index and len(seen) == 1:
+        assert seen[0].facts
+        there = few([f"{gpu.index} ({gpu.uuid})" for gpu in seen[0].facts.gpus], 16) or "none"
+        hint = f"Its GPUs: {there}. Name a lost GPU by its whole UUID."
+        raise Refused(seen[0].host.name, f"{seen[0].host.name} lists no GPU {name.index}", hint=hint)
     names = few([host.name for host in session.hosts], 5)
     raise Refused(
         names,

@@ -84,3 +84,9 @@ def test_without_a_cluster_every_host_is_asked(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(cordon_gpu.nodes, "connect", mock.Mock(side_effect=ClusterError("it is away")))
     session: Any = mock.Mock(hosts=[Host("a", Ssh("a")), Host("b", Ssh("b"))])
     assert len(cordon_gpu._choose_hosts(session, parse_gpu(FIRST))) == 2
+
+
+def test_an_index_that_the_host_does_not_have_names_those_it_has() -> None:
+    with pytest.raises(Refused, match="host-0 lists no GPU 9") as refused:
+        find("host-0/9")
+    assert f"Its GPUs: 0 ({FIRST}), 1 ({SECOND})" in refused.value.hint
