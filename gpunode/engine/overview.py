@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, get_args
 
 from gpunode.contract.status import CORDONED
 from gpunode.contract.usage import Gpu
@@ -12,8 +12,8 @@ from gpunode.engine.record import BAD, BEGUN, FINISHED, Progress, RecordedRun
 from gpunode.links.plugin.usage import NodeUsage
 from gpunode.wording import several
 
-Rank: TypeAlias = Literal["bad", "unknown", "working", "waiting", "ok"]
-RANKS: tuple[Rank, ...] = ("bad", "unknown", "working", "waiting", "ok")  # in the order that hosts are shown
+Rank: TypeAlias = Literal["bad", "unknown", "working", "waiting", "ok", "absent"]
+RANKS: tuple[Rank, ...] = get_args(Rank)  # in the order that hosts are shown
 NOT_DONE = ("waiting", "skipped")
 NO_NODE = "no-node"
 
@@ -118,7 +118,7 @@ def _judge(usage: NodeUsage, progress: Progress | None, *, running: bool) -> tup
     if progress and progress.state in NOT_DONE:
         return "waiting", progress.state, progress.why
     if usage.reason:
-        rank: Rank = "waiting" if usage.reason.code == NO_NODE else "unknown"  # as hosts without a GPU
+        rank: Rank = "absent" if usage.reason.code == NO_NODE else "unknown"  # as hosts without a GPU
         return rank, usage.reason.code.replace("-", " "), usage.reason.what
     if unhealthy := [gpu for gpu in usage.gpus if gpu.unhealthy and gpu.unhealthy.code != CORDONED]:
         return "bad", f"{several(len(unhealthy), 'GPU')} unhealthy", _reasons(unhealthy)

@@ -19,6 +19,7 @@ SIGNS = {
     "working": ("▶", "cyan"),
     "waiting": ("·", "dim"),
     "ok": ("✓", "green"),
+    "absent": ("·", "dim"),
 }
 LOADS = "▁▂▃▄▅▆▇█"  # the sign of a host that is ok, where there is room for signs alone
 LISTED = ("bad", "unknown")  # a line each, with the reason, in the upper third
