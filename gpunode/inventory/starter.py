@@ -66,7 +66,9 @@ def _lines(known: Starter) -> Iterator[str]:
         f"  ssh: {{user: {_scalar(known.user)}}}", "else ssh's own configuration decides", known.user, "ops"
     )
     yield "  driver: auto                      # the branch that fits the GPUs; or 580, a full version, none"
-    yield "  # repositories: {driver: {uri: https://mirror.example/cuda, key: nvidia.asc}}   # for an air gap"
+    yield "  # repositories:                   # for an air gap"
+    yield "  #   driver: {uri: https://mirror.example/cuda, key: nvidia.asc}"
+    yield "  #   toolkit: {uri: https://mirror.example/libnvidia-container, key: nvidia-toolkit.asc}"
     yield "  runtime: default                  # nvidia is the default runtime; class: only for pods of RuntimeClass nvidia"
     yield "  work: wait                        # for pods on GPUs before a disruptive change; or drain, kill"
     yield ""
