@@ -2,7 +2,8 @@
 
 `python3 FLAGS forkserver.py` is a process that has loaded what its programs import, and forks. A fork is like a new
 `python3 FLAGS -c PROGRAM` or `-m MODULE`; a source that was compiled before is not compiled again. What a fork starts as
-`python3 -I -S FILE` is one, too. It uses the standard library only, and one thread.
+`python3 -I -S FILE` is one, too, and so are a host's programs that gpunode/sim/host/run.py has. It uses the standard library only, and
+one thread.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from typing import IO, Any, NoReturn
 
 NUMBER = struct.Struct("!i")
 ISOLATED = ("-I", "-S")
+RUN = "import sys; from gpunode.sim.host import run; sys.exit(run.main(sys.argv[1], sys.argv[2:]))"
 
 
 class ForkServer:
@@ -173,10 +175,11 @@ def serve(requests: socket.socket) -> None:
     if not sys.flags.isolated:
         sys.path[0] = str(Path.cwd())  # not this file's folder
     builtins.compile = functools.cache(compile)  # type: ignore[assignment]
-    exec(compile(load, "load.py", "exec"), {"__name__": "load"})  # noqa: S102
+    loaded: dict[str, Any] = {"__name__": "load"}
+    exec(compile(load, "load.py", "exec"), loaded)  # noqa: S102
     assert threading.active_count() == 1, "what forks have to import starts threads"
     if sys.flags.isolated:
-        subprocess.Popen = _Popen(subprocess.Popen)  # type: ignore[misc, assignment]
+        subprocess.Popen = _Popen(subprocess.Popen, loaded.get("PROGRAMS", {}))  # type: ignore[misc, assignment]
     gc.collect()
     gc.freeze()  # forks share these objects for longer
     children: dict[int, int] = {}  # pid -> the pipe for its exit status
@@ -211,27 +214,52 @@ def serve(requests: socket.socket) -> None:
 
 
 class _Popen:
-    """subprocess.Popen that forks `python3 -I -S FILE …` in a session of its own without streams, as the agent starts an apply."""
+    """subprocess.Popen that forks `python3 -I -S FILE …` in a session of its own without streams, as the agent starts an apply, and
+    forks the programs of a host: `programs` are the modules that they need, by name."""
 
-    def __init__(self, usual: Callable[..., Any]) -> None:
+    def __init__(self, usual: Callable[..., Any], programs: Mapping[str, Any]) -> None:
         self._usual = usual
+        self._programs = programs
         self._modules, self._finders = set(sys.modules), [*sys.meta_path]
 
     def __call__(self, command: Sequence[str], **options: Any) -> Any:
-        if command[:3] != [sys.executable, *ISOLATED] or not options.get("start_new_session"):
-            return self._usual(command, **options)
-        if os.fork() == 0:
-            self._become([*command[3:]])
-        return None
+        if command[:3] == [sys.executable, *ISOLATED] and options.get("start_new_session"):
+            if os.fork() == 0:
+                os.closerange(3, 256)
+                self._forget_agent()
+                null = [os.open(os.devnull, os.O_RDWR) for _ in range(3)]
+                _run([*command[3:]], {**os.environ}, str(Path.cwd()), True, null)
+            return None
+        if name := self._find_program(options.get("executable") or command[0], command[1:]):
+            become = functools.partial(self._become, name, command[1:], options)
+            options["preexec_fn"] = become  # the last that subprocess calls in its fork: it does not return
+        return self._usual(command, **options)
 
-    def _become(self, command: list[str]) -> NoReturn:
-        os.closerange(3, 256)
+    def _find_program(self, path: str, arguments: Sequence[str]) -> str | None:
+        try:
+            script = Path(path).read_text("utf-8")
+        except (OSError, ValueError):
+            return None
+        run = self._programs.get("gpunode.sim.host.run")
+        name: str | None = run and run.find_program(script, arguments)
+        return name
+
+    def _become(self, name: str, arguments: Sequence[str], options: Mapping[str, Any]) -> NoReturn:
+        first = 3
+        for number in (*sorted(options.get("pass_fds", ())), 256):
+            os.closerange(first, number)  # subprocess waits for the end of its own pipe
+            first = number + 1
+        self._forget_agent()
+        sys.modules.update(self._programs)
+        streams = [os.dup(number) for number in range(3)]
+        environment = {**(options.get("env") or os.environ)}
+        _run(["-c", RUN, name, *arguments], environment, str(Path.cwd()), False, streams)
+
+    def _forget_agent(self) -> None:
         atexit._clear()
         sys.meta_path[:], sys.excepthook = self._finders, sys.__excepthook__
         for name in sys.modules.keys() - self._modules:
             del sys.modules[name]
-        streams = [os.open(os.devnull, os.O_RDWR) for _ in range(3)]
-        _run(command, {**os.environ}, str(Path.cwd()), True, streams)
 
 
 def _report_ends(children: dict[int, int]) -> None:

@@ -21,7 +21,7 @@ from gpunode.errors import Unreachable
 from gpunode.host import bootstrap, wire
 from gpunode.host.ssh import SshConnection
 from gpunode.sim.forkserver import ForkServer, Piped
-from gpunode.sim.host import kinds, sshd
+from gpunode.sim.host import hosts, kinds, run, sshd
 from gpunode.sim.host.hosts import environment
 from gpunode.sim.host.state import DOWN
 from tests.sim.clusters import until
@@ -231,3 +231,40 @@ def test_what_a_fork_starts_to_outlive_it_is_a_fork_too_and_sees_what_a_new_pyth
     ended(Piped(forks, ("-c", begun), host, tmp_path))
     until((tmp_path / "seen").exists)
     assert (tmp_path / "seen").read_text() == real
+
+
+def test_a_hosts_program_is_forked_and_ends_as_it_does_when_it_is_started(
+    fleet: Fleet, forks: ForkServer
+) -> None:
+    """Output, exit status and messages; the agent that started it waits for both its pipes."""
+    state = fleet.states["gpu-0"]
+    host = environment(state, state.machine())
+    words = [str(Path(host["PATH"].split(os.pathsep)[-1], "systemctl")), "restart", "kubelet", "nothing"]
+    real = subprocess.run(words, env=host, cwd=state.root, capture_output=True, check=False)
+    assert real.returncode == 1
+    # What is started, not forked, ends with 0 here and says nothing
+    start = f"done = subprocess.run({words}, env={{**os.environ, 'GPUNODE_SIM_PYTHON': '/bin/true'}}, capture_output=True)"
+    say = "sys.stdout.buffer.write(done.stdout); sys.stderr.buffer.write(done.stderr); sys.exit(done.returncode)"
+    fork = Piped(forks, ("-c", f"import os, subprocess, sys; {start}; {say}"), host, state.root)
+    assert ended(fork) == (1, real.stdout, real.stderr)
+
+
+@pytest.mark.parametrize(
+    ("script", "arguments", "program"),
+    [
+        ("debian/apt-get", ["-q", "update"], "apt-get"),
+        ("debian/apt-get", [], "apt-get"),
+        ("common/systemctl", ["restart", "kubelet"], "systemctl"),
+        ("common/systemctl", ["show", "--", "kubelet"], None),
+        ("common/systemctl", [], None),
+        ("common/journalctl", ["-u", "kubelet"], None),
+        ("containerd/containerd", ["config", "dump"], None),
+        ("docker/docker", ["load"], None),
+        ("installed/nvidia-smi", ["-L"], None),
+        ("common/dmesg", [], None),
+    ],
+)
+def test_only_a_script_that_does_nothing_itself_is_forked(
+    script: str, arguments: list[str], program: str | None
+) -> None:
+    assert run.find_program((hosts.PROGRAMS / script).read_text(), arguments) == program

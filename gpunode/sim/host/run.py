@@ -1,12 +1,14 @@
 """Starts a host's program that changes something: `run.py NAME ARGUMENT...`, for the host that GPUNODE_ROOT names.
 
-Half the cost of such a program is its imports: what few programs need is imported where it is used.
+Half the cost of such a program is its imports: what few programs need is imported where it is used. What the agent starts is
+forked instead (gpunode/sim/forkserver.py).
 """
 
 from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
 
@@ -28,6 +30,20 @@ PROGRAMS = {
     "load": ("daemons", "load_image"),
     "rmi": ("daemons", "remove_image"),
 }
+
+# As the scripts in programs/ call this file
+CALL = r'exec "\$GPUNODE_SIM_PYTHON" -I "\$GPUNODE_SIM_RUN" ([\w-]+) "\$@"'
+
+
+def find_program(script: str, arguments: Sequence[str]) -> str | None:
+    """The program that this script of a host starts with all its arguments and without doing anything else; None: another one."""
+    import re
+
+    if whole := re.fullmatch(rf"#!/bin/sh\n{CALL}\n", script):
+        return whole[1]
+    rest = re.search(rf"\ncase \$1 in\n.*\n\*\) {CALL} ;;\nesac\n$", script, re.DOTALL)
+    cases = re.findall(r"^([\w-]+)\)", script, re.MULTILINE)
+    return rest[1] if rest and arguments and arguments[0] not in cases else None
 
 
 def main(name: str, arguments: list[str]) -> int:

@@ -20,8 +20,11 @@ from pathlib import Path
 from typing import IO, TypeAlias
 
 import paramiko
+import tomlkit
+import yaml
 from paramiko.common import AUTH_FAILED, AUTH_SUCCESSFUL, OPEN_SUCCEEDED
 
+import gpunode
 from gpunode.host.bootstrap import program
 from gpunode.sim.forkserver import ForkServer, Piped
 from gpunode.sim.host import hosts
@@ -33,9 +36,19 @@ PATIENCE = 5.0
 
 Process: TypeAlias = "subprocess.Popen[bytes] | Piped"  # with a pipe at each stream
 LOCALE = {"LC_ALL": "C"}  # of the agent; Python reads it at its own start
-# Load the agent's imports, compile its modules and regular expressions, then remove its own modules again.
+# Load the programs of hosts, and the agent's imports; compile its modules and regular expressions; then remove what a new Python does not
+# have.
 LOAD = """
-import gc, sys
+import gc, importlib, sys
+path = [*sys.path]
+sys.path[:0] = {paths!r}
+import tomlkit, yaml
+from gpunode.sim.host import run
+for name, _ in run.PROGRAMS.values():
+    importlib.import_module("gpunode.sim.host." + name)
+named = [name for name in sys.modules if name.partition(".")[0] in {{"gpunode", "tomlkit", "yaml", "_yaml"}}]
+PROGRAMS = {{name: sys.modules.pop(name) for name in named}}
+sys.path[:] = path
 finders, known = list(sys.meta_path), set(sys.modules)
 agent = {{"__name__": "agent"}}
 exec(compile({agent!r}, "py", "exec"), agent)
@@ -98,8 +111,9 @@ def carry(channel: paramiko.Channel, process: Process) -> None:
 
 
 def fork_server() -> ForkServer:
-    """A server whose forks are like a new `python3 -I -S`, where the agent's bootstrap compiles nothing again."""
-    return ForkServer(LOAD.format(agent=program().encode()), environment=LOCALE)
+    """A server whose forks are like a new `python3 -I -S`, where the agent's bootstrap compiles nothing again, and forks programs."""
+    paths = [str(Path(each.__file__ or "").parents[1]) for each in (gpunode, tomlkit, yaml)]
+    return ForkServer(LOAD.format(agent=program().encode(), paths=paths), environment=LOCALE)
 
 
 def bootstrap(command: str) -> str | None:
