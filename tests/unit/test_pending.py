@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
@@ -72,19 +73,18 @@ FULL = [pod("a", 3, on="n1"), pod("b", 1, on="n1")]
 TWO = [*FULL, pod("c", 4, on="n2")]
 H100 = {"accelerator": "nvidia-h100-80gb"}
 CLAIM = {"volumes": [{"persistentVolumeClaim": {"claimName": "data"}}]}
-AFFINITY = {
-    "nodeAffinity": {
-        "requiredDuringSchedulingIgnoredDuringExecution": {
-            "nodeSelectorTerms": [
-                {
-                    "matchExpressions": [
-                        {"key": "accelerator", "operator": "In", "values": ["nvidia-h100-80gb"]}
-                    ]
-                }
-            ]
-        }
-    }
-}
+P100 = {"n1": "nvidia-tesla-p100"}
+
+
+def affinity(*asked: tuple[str, Iterable[str]]) -> Object:
+    """For one of these, operator and values, of the label `accelerator`."""
+    terms = [
+        {"matchExpressions": [{"key": "accelerator", "operator": operator, "values": list(values)}]}
+        for operator, values in asked
+    ]
+    return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}}
+
+
 UNBOUND = "0/1 nodes are available: pod has unbound immediate PersistentVolumeClaims. preemption: 0/1 nodes are available: 1 Preemption is not helpful for scheduling."
 
 
@@ -108,7 +108,12 @@ UNBOUND = "0/1 nodes are available: pod has unbound immediate PersistentVolumeCl
         pytest.param(Waiting(pod(nodeSelector=H100), [node("n1")], ()), ["selector"], "gpunode label --accelerator", id="no model is labelled"),
         pytest.param(Waiting(pod(nodeSelector=H100), [node("n1")], (), models={"n1": "nvidia-h100-80gb"}), ["selector"], "gpunode label --accelerator` labels the nodes with", id="a model that is there"),
         pytest.param(Waiting(pod(nodeSelector=H100), [node("n1")], (), models={"n1": "nvidia-tesla-p100"}), ["selector"], "to a model that is there: nvidia-tesla-p100", id="a model that no node has"),
-        pytest.param(Waiting(pod(affinity=AFFINITY), [node("n1", labels={"accelerator": "x"})], ()), ["selector"], "accelerator in (nvidia-h100-80gb)", id="affinity"),
+        pytest.param(Waiting(pod(nodeSelector={"accelerator": "NVIDIA-H100-80GB"}), [node("n1")], (), models={"n1": "nvidia-h100-80gb"}), ["selector"], "has the labels that it requires: accelerator=NVIDIA-H100-80GB n1: nvidia-h100-80gb Change nodeSelector", id="a model in capitals"),
+        pytest.param(Waiting(pod(affinity=affinity(("Exists", []))), [node("n1")], (), models=P100), ["selector"], "gpunode label --accelerator` labels the nodes with", id="any model, and no label"),
+        pytest.param(Waiting(pod(affinity=affinity(("NotIn", H100.values())), nodeSelector={"zone": "b"}), [node("n1")], (), models=P100), ["selector"], "Correct nodeSelector", id="a zone, and any model but one"),
+        pytest.param(Waiting(pod(affinity=affinity(("In", H100.values()), ("Exists", []))), [node("n1")], (), models=P100), ["selector"], "gpunode label --accelerator` labels the nodes with", id="a model, or any"),
+        pytest.param(Waiting(pod(affinity=affinity(("In", [*H100.values(), *P100.values()]))), [node("n1")], (), models=P100), ["selector"], "gpunode label --accelerator` labels the nodes with", id="one of two models"),
+        pytest.param(Waiting(pod(affinity=affinity(("In", H100.values()))), [node("n1", labels={"accelerator": "x"})], ()), ["selector"], "accelerator in (nvidia-h100-80gb)", id="affinity"),
         pytest.param(Waiting(pod(nodeSelector=H100), [node("n1", labels=H100), node("n2")], FULL), ["in-use"], "n1: 0 of 4", id="a node that is not selected is no cause"),
         pytest.param(Waiting(pod(), [node("n1", taints=[KEPT])], ()), ["tainted"], "{key: nvidia.com/gpu, operator: Exists, effect: NoSchedule}", id="a taint"),
         pytest.param(Waiting(pod(tolerations=[{"operator": "Exists"}]), [node("n1", taints=[KEPT])], FULL), ["in-use"], "", id="a tolerated taint"),

@@ -25,7 +25,7 @@ from gpunode.errors import ClusterError, Problem, UsageError
 from gpunode.inventory.starter import ranges
 from gpunode.links.machine.pci import accelerator
 from gpunode.links.node import drain, parse
-from gpunode.links.pod import fit, pending, symptom
+from gpunode.links.pod import pending, symptom
 from gpunode.links.pod.pending import Waiting
 from gpunode.links.pod.work import REFUSED, judge_work
 from gpunode.model import Verdict
@@ -70,7 +70,8 @@ def why_pod(session: Session, name: str, namespace: str | None = None, *, hosts:
 def _why_pending(cluster: Cluster, pod: Object) -> list[Problem]:
     names = pending.suspects(pod, cluster.nodes)[:ASKED]
     claims = _read_claims(cluster.api, pod)
-    asked = cluster.usage() if "accelerator" in fit.keys(pod["spec"]) else ()
+    unlabelled = pending.unlabelled(pod, cluster.nodes)
+    asked = cluster.usage(unlabelled) if len(unlabelled) <= ASKED else ()
     models = {usage.node: accelerator(usage.gpus[0].name) for usage in asked if usage.gpus}
     waiting = Waiting(pod, cluster.nodes, cluster.pods, claims, why_fewer(cluster, names), models)
     return group_nodes(pending.judge(waiting))

@@ -97,9 +97,9 @@ def gpu(device: str) -> Model:
 
 def accelerator(name: str) -> str:
     """The value of the label `accelerator` for a GPU of this name in NVML; "" for a model that the table does not have."""
-    models = map(gpu, table(__package__, "gpus.yaml")["gpus"])
-    fitting = [model for model in models if model.name in name]
-    return max(fitting, key=lambda model: len(model.name)).accelerator if fitting else ""
+    models = {model.name: model for model in map(gpu, table(__package__, "gpus.yaml")["gpus"])}
+    model = models.get(name.removeprefix("NVIDIA "))
+    return model.accelerator if model else ""
 
 
 def _generation(device: str) -> str | None:

@@ -7,9 +7,8 @@ k8s.io/component-helpers/scheduling/corev1/{nodeaffinity,helpers.go}.
 from __future__ import annotations
 
 import math
-import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from gpunode.cluster.api.kinds import Object
 from gpunode.contract.promises import QUANTITY, SUFFIXES, has_ended
@@ -78,9 +77,14 @@ def keys(spec: Object) -> Sequence[str]:
     return list(dict.fromkeys([*(spec.get("nodeSelector") or {}), *named]))
 
 
-def names(wanted: Iterable[str], value: str) -> bool:
-    """Whether one of these selectors names the value of a label."""
-    return any(re.search(rf"(?<![\w-]){re.escape(value)}(?![\w-])", text) for text in wanted)
+def values(spec: Object, key: str) -> set[str]:
+    """The values of a label of which the pod requires one; none if it may run on a node without."""
+    exact = (spec.get("nodeSelector") or {}).get(key)
+    named = [
+        {value for each in _expressions(term) if each["key"] == key and each["operator"] == "In" for value in each["values"]}
+        for term in _terms(spec)
+    ]  # fmt: skip
+    return {exact} if exact else set().union(*named) if all(named) else set()
 
 
 def selects(spec: Object, node: Object) -> bool:

@@ -125,6 +125,15 @@ def suspects(pod: Object, nodes: Sequence[Object]) -> list[str]:
     return [place.node.name for place in places if place.fewer or not place.node.ready]
 
 
+def unlabelled(pod: Object, nodes: Sequence[Object]) -> list[str]:
+    """Nodes whose model may show why the pod waits: it asks for a label `accelerator`, and no node has one."""
+    places = _places(Waiting(pod, nodes, ()))
+    able = [] if any("accelerator" in place.node.labels for place in places) else _able(places)
+    if "accelerator" not in fit.keys(pod["spec"]) or any(place.selected for place in able):
+        return []
+    return [place.node.name for place in able]
+
+
 def judge(waiting: Waiting) -> list[Problem]:
     """The causes, first what is to be done first; [] where none is known. `cause` has the evidence, a line each."""
     pod, places = waiting.pod, _places(waiting)
@@ -280,32 +289,37 @@ def _sizes(pod: Object, places: Sequence[_Place]) -> Iterator[Problem]:
         )
 
 
+def _able(places: Sequence[_Place]) -> list[_Place]:
+    """Nodes with GPUs for the pod, whatever their labels."""
+    return [place for place in places if place.has_room] or [place for place in places if place.node.offers]
+
+
 def _selector(waiting: Waiting, places: Sequence[_Place]) -> Iterator[Problem]:
     """No node with GPUs has the labels that it requires."""
     pod = waiting.pod
     wanted = fit.selector(pod["spec"])
-    able = [place for place in places if place.has_room] or [place for place in places if place.node.offers]
+    able = _able(places)
     if not wanted or not able or any(place.selected for place in able):
         return
     keys = fit.keys(pod["spec"])
     shows = f"-L {','.join(keys)}" if keys else "--show-labels"
-    unlabelled = "accelerator" in keys and not any("accelerator" in place.node.labels for place in places)
-    models = {place.node.name: waiting.models.get(place.node.name, "") for place in able}
-    lacks = (
-        unlabelled and all(models.values()) and not any(fit.names(wanted, each) for each in models.values())
-    )
+    models = {name: waiting.models.get(name, "") for name in unlabelled(pod, waiting.nodes)}
+    known = set(models.values())
+    asked = fit.values(pod["spec"], "accelerator") if models and all(known) else set()
+    other = bool(asked) and not asked & known
+    lacks = other and not {value.lower() for value in asked} & known
     alike: dict[str, list[str]] = {}
     for place in able:
         labels = [f"{key}={place.node.labels[key]}" for key in keys if key in place.node.labels]
-        has = models[place.node.name] if lacks else ", ".join(labels)
+        has = models[place.node.name] if other else ", ".join(labels)
         alike.setdefault(has or "has none of these labels", []).append(place.node.name)
     fix: str = f"Correct nodeSelector or affinity of the pod, or label a node; `kubectl get nodes {shows}` lists them."
-    if lacks:
+    if other:
         fix = advise(
             f"Change nodeSelector or affinity of the pod to a model that is there: {', '.join(alike)}. "
             "`gpunode label --accelerator` then labels the nodes."
         )
-    elif unlabelled:
+    elif any(_is_selected_with(pod, place, models[place.node.name]) for place in able if models):
         fix = advise("`gpunode label --accelerator` labels the nodes with their model.")
     yield Problem(
         "selector",
@@ -313,6 +327,12 @@ def _selector(waiting: Waiting, places: Sequence[_Place]) -> Iterator[Problem]:
         cause="\n".join(f"{few(nodes, NAMED)}: {has}" for has, nodes in alike.items()),
         fix=fix,
     )
+
+
+def _is_selected_with(pod: Object, place: _Place, model: str) -> bool:
+    """Whether the label `accelerator` would let the pod onto the node; "": a model that is not known may."""
+    labels = {**place.node.labels, "accelerator": model}
+    return not model or fit.selects(pod["spec"], {"metadata": {"name": place.node.name, "labels": labels}})
 
 
 def _candidates(places: Sequence[_Place]) -> list[_Place]:

@@ -255,6 +255,20 @@ def test_a_node_is_named_after_its_gpus() -> None:
     assert labels.accelerator([]) == {}
 
 
+@pytest.mark.parametrize(
+    ("name", "model"),
+    [
+        ("NVIDIA GH200 480GB", "nvidia-gh200"),
+        ("NVIDIA H200 NVL", "nvidia-h200-141gb"),
+        ("Tesla P100-PCIE-16GB", "nvidia-tesla-p100"),
+        ("NVIDIA RTX A4000", ""),
+        ("NVIDIA GeForce RTX 3090 Ti", ""),
+    ],
+)
+def test_a_name_of_nvml_gives_the_model_of_its_pci_id(name: str, model: str) -> None:
+    assert pci.accelerator(name) == model
+
+
 def test_of_several_models_the_most_numerous_names_the_node() -> None:
     """The others can be told; of equally many the first slot decides, whatever order they were found in."""
     mixed = [gpu(3, "2330"), gpu(1, "15f8"), gpu(2, "15f8")]

@@ -63,6 +63,7 @@ def waiting(name: str, gpus: int = 1, **more: Any) -> Object:
         "status": "False",
         "message": more.pop("says", "0/1 nodes are available: x."),
     }
+    item["spec"] |= more
     return {**item, "status": {"phase": "Pending", "conditions": [refused]}}  # fmt: skip
 
 
@@ -191,6 +192,19 @@ def gpu(uuid: str, *users: str, **more: Any) -> Gpu:
     return Gpu(
         uuid, "0", "H100", 80 * 1024**3, users=tuple(User(name, "c", GPU, 1) for name in users), **more
     )
+
+
+@pytest.mark.parametrize(("nodes", "asked"), [(2, 2), (21, 0)])
+def test_the_models_of_few_nodes_are_asked_for(
+    why: Why, fake: FakeApi, monkeypatch, nodes: int, asked: int
+) -> None:
+    for number in range(nodes):
+        add_node(fake, f"n{number}", 2, labels=GPU_NODE)
+    fake.put(waiting("p", nodeSelector={"accelerator": "nvidia-l4"}))
+    monkeypatch.setattr(cluster, "read_usage", usage := mock.Mock(return_value=()))
+
+    assert why("pod", "ml/p").exit_code == 1
+    assert [len(call.args[4]) for call in usage.call_args_list] == ([asked] if asked else [])
 
 
 def test_a_running_pod_is_told_its_gpus(why: Why, fake: FakeApi, monkeypatch) -> None:
