@@ -101,7 +101,7 @@ def show_status(
             reporter, node.node, owned.get(node.node) or (reason and replace(reason, subject=node.node))
         )
     if refused and (reason := refused[0].reason):
-        reporter.problem(replace(reason, subject=few([node.node for node in refused], NAMED)))
+        reporter.problem(replace(reason, subject=", ".join(node.node for node in refused)))
     numbers = totals(usages)
     unhealthy = [
         node.node for node in usages if node.reason or any(_health(gpu) == "unhealthy" for gpu in node.gpus)

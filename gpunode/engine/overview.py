@@ -8,7 +8,7 @@ from typing import Literal, TypeAlias, get_args
 
 from gpunode.contract.status import CORDONED
 from gpunode.contract.usage import Gpu
-from gpunode.engine.record import BAD, BEGUN, FINISHED, Progress, RecordedRun
+from gpunode.engine.record import BAD, BEGUN, FINISHED, RIGHT, Progress, RecordedRun
 from gpunode.links.plugin.usage import NodeUsage
 from gpunode.wording import several
 
@@ -118,7 +118,8 @@ def _judge(usage: NodeUsage, progress: Progress | None, *, running: bool) -> tup
     if progress and progress.state in NOT_DONE:
         return "waiting", progress.state, progress.why
     if usage.reason:
-        rank: Rank = "absent" if usage.reason.code == NO_NODE else "unknown"  # as hosts without a GPU
+        bare = progress is not None and progress.state in RIGHT and not progress.gpus
+        rank: Rank = "absent" if usage.reason.code == NO_NODE and bare else "unknown"
         return rank, usage.reason.code.replace("-", " "), usage.reason.what
     if unhealthy := [gpu for gpu in usage.gpus if gpu.unhealthy and gpu.unhealthy.code != CORDONED]:
         return "bad", f"{several(len(unhealthy), 'GPU')} unhealthy", _reasons(unhealthy)

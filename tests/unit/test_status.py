@@ -162,14 +162,14 @@ def test_without_the_extender_a_pod_was_promised_what_it_has(
 
 def test_a_right_that_is_missing_for_all_nodes_is_named_once(monkeypatch: pytest.MonkeyPatch) -> None:
     api = SimpleNamespace(find=lambda _: ([], ""), served=SimpleNamespace(has=lambda _: False))
-    refused = tuple(NodeUsage(name, reason=Problem("forbidden", "this user may not")) for name in "ab")
+    refused = tuple(NodeUsage(name, reason=Problem("forbidden", "this user may not")) for name in "abcd")
     monkeypatch.setattr(overlook.nodes, "connect", lambda _: api)
     monkeypatch.setattr(overlook, "read_usage", lambda *_: refused)
     reporter = mock.Mock()
     session = SimpleNamespace(reporter=reporter, inventory=Inventory("", (), Cluster()))
     assert overlook.show_status(session, selected=False, hosts=False) == 1  # type: ignore[arg-type]
     (call,) = reporter.problem.call_args_list
-    assert str(call.args[0]) == "a, b: this user may not"
+    assert str(call.args[0]) == "a, b, c, d: this user may not"
 
 
 @pytest.mark.parametrize(

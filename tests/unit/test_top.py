@@ -158,7 +158,8 @@ NODE = NodeUsage("h", (USED, CORDONED))
         (NODE, "failed", False, HostCell("h", "bad", "failed", "why", 2, 1, 50)),
         (NODE, "skipped", False, HostCell("h", "waiting", "skipped", "why", 2, 1, 50)),
         (NodeUsage("h", reason=Problem("no-plugin", "it is not there")), None, False, HostCell("h", "unknown", "no plugin", "it is not there")),
-        (NodeUsage("h", reason=Problem("no-node", "")), None, False, HostCell("h", "absent", "no node")),
+        (NodeUsage("h", reason=Problem("no-node", "")), None, False, HostCell("h", "unknown", "no node")),
+        (NodeUsage("h", reason=Problem("no-node", "")), "finished", False, HostCell("h", "absent", "no node")),
     ],
 )  # fmt: skip
 def test_a_hosts_cell(usage: NodeUsage, state: State | None, running: bool, cell: HostCell) -> None:

@@ -110,10 +110,13 @@ def test_an_nvidia_smi_that_fails_without_a_word_breaks_nvml() -> None:
     assert broken({"smi_error": " \n"}).text == "nvidia-smi failed"
 
 
-def test_a_lost_gpus_commands_name_the_node_not_the_host() -> None:
+@pytest.mark.parametrize(
+    "words", [("kubelet", "--hostname-override=Rack7-N3"), ("k3s", "agent", "--node-name", "rack7-n3")]
+)
+def test_a_lost_gpus_commands_name_the_node_not_the_host(words: tuple[str, ...]) -> None:
     host, seen = cases.right()
     assert seen.kubelet
-    kubelet = replace(seen.kubelet, arguments=("kubelet", "--hostname-override=rack7-n3"))
+    kubelet = replace(seen.kubelet, arguments=words)
     link = first(host, replace(seen, smi_error="No devices were found", kubelet=kubelet))
     assert "kubectl drain rack7-n3 " in link.fix
 

@@ -37,9 +37,10 @@ def repair(node: str, code: str = "gpu-lost") -> str:
 
 
 def node_name(seen: Facts) -> str:
-    """The node's name, which the kubelet takes from its argument or from the host."""
+    """The node's name, which the kubelet takes from its argument, k3s' or the host, in lower case."""
+    # source: k8s.io/component-helpers/node/util, GetHostname
     argv = seen.kubelet.arguments if seen.kubelet else ()
-    return flag(argv, "hostname-override") or seen.hostname.lower()
+    return (flag(argv, "hostname-override") or flag(argv, "node-name") or seen.hostname).strip().lower()
 
 
 def judge_module(outcome: Outcome, seen: Facts) -> Verdict:
