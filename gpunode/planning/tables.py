@@ -20,11 +20,17 @@ def table(package: str, path: str) -> Mapping[str, Any]:
     return cast("Mapping[str, Any]", _parse(_read(package, path)))
 
 
-@Once
 def entry(package: str, path: str, code: str) -> Mapping[str, Any] | None:
     """The entry of a list of them that begins with this code. It is parsed alone: a large table takes a tenth of a plan."""
-    match = re.search(rf"^- code: {re.escape(code)}\n(?: .*\n)*", _read(package, path), re.MULTILINE)
-    return cast("Mapping[str, Any]", _parse(match[0])[0]) if match else None
+    text = _entries(package, path).get(code)
+    return cast("Mapping[str, Any]", _parse(text)[0]) if text else None
+
+
+@Once
+def _entries(package: str, path: str) -> Mapping[str, str]:
+    """The texts of a list's entries by their codes."""
+    entries = re.finditer(r"^- code: (.+)\n(?: .*\n)*", _read(package, path), re.MULTILINE)
+    return {match[1]: match[0] for match in entries}
 
 
 def _read(package: str, path: str) -> str:

@@ -235,6 +235,12 @@ def test_an_entry_is_parsed_alone_as_in_its_table() -> None:
     assert all(row == alone for row, alone in rows)
 
 
+def test_a_word_that_is_no_code_reads_no_table_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    explain("no-code")
+    monkeypatch.delattr("gpunode.planning.tables._read")
+    assert explain("another-word") is None
+
+
 def test_no_pattern_repeats_a_character_in_two_ways() -> None:
     """Two unbounded repeats side by side that take the same character, as in `X\\S*.*Y`, take the cube of a line."""
     for row in _lines():
