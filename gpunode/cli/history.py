@@ -117,7 +117,7 @@ def pause(
     from gpunode.commands.pause import pause as pause_run
 
     if not files.exists(inventory):
-        load_inventory_of_runs(inventory, options.origin(invocation))
+        load_inventory_of_runs("pause", inventory, options.origin(invocation))
     reporter = report.make(json=json, quiet=False)
     named = report.Named(reporter, inventory) if inventory != options.usual() else reporter
     raise typer.Exit(pause_run(named, inventory, cancel=cancel))

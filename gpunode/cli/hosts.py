@@ -180,7 +180,7 @@ def resume(
     from gpunode.commands import undo as undoing
     from gpunode.engine import history
 
-    load_inventory_of_runs(common.inventory, common.origin)
+    load_inventory_of_runs("resume", common.inventory, common.origin)
     run = history.find_last(common.inventory)
     if not run.not_done:
         with session(common, html, junit, choose=lambda _: ()) as work:

@@ -64,12 +64,12 @@ def load_inventory(path: Path, origin: str = "", *, by_option: bool = False) -> 
         raise
 
 
-def load_inventory_of_runs(path: Path, origin: str) -> None:
-    """Raises an error where there is no inventory whose runs are meant."""
+def load_inventory_of_runs(command: str, path: Path, origin: str) -> None:
+    """Raises an error where there is no inventory whose runs the command means."""
     if path == options.INVENTORY and not localfile.exists(path):
         raise UsageError(
             f"there is no {path} in this folder, and a run is found by its inventory",
-            hint=f"Name it: `gpunode {sys.argv[1]} FILE`. `gpunode history` lists the runs; their records are in {localfile.runs_folder(path)}.",
+            hint=f"Name it: `gpunode {command} FILE`. `gpunode history` lists the runs; their records are in {localfile.runs_folder(path)}.",
         )
     load_inventory(path, origin)  # explains it
 

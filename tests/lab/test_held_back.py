@@ -11,7 +11,7 @@ import yaml
 
 from .api import Lab
 from .conftest import Ran
-from .plugin_log import plugin_log, registered
+from .plugin_log import REGISTERED, plugin_log, registered
 from .pods import LOOK, Pods
 from .progress import wait
 
@@ -104,7 +104,9 @@ def test_what_pods_have_is_held_back_over_a_kubelets_restart_until_they_are_gone
             rewritten(lab, name)
     offered(lab, left)
     for name in GPUS:
-        assert "no longer reserved" not in plugin_log(lab, name)
+        log = plugin_log(lab, name)
+        assert REGISTERED in log
+        assert "no longer reserved" not in log
         made.delete(f"load-{name}")
     offered(lab, {"legacy": 4, "modern": 6})
     made.delete()

@@ -335,9 +335,11 @@ def test_a_file_that_is_not_there_is_named_as_what_it_was_to_be(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: str, message: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.argv", ["program"])
     error = CliRunner().invoke(app, words.split()).exception
     assert isinstance(error, UsageError)
     assert error.message == message
+    assert " " in words or f"`gpunode {words} FILE`" in error.hint
 
 
 @pytest.mark.parametrize(

@@ -300,5 +300,6 @@ def test_messages_name_pages_that_the_user_has() -> None:
             ):
                 relative |= set(re.findall(r"(?<![\w/.-])docs/[\w/-]+\.md", node.value))
     assert {name for name in named if not wording.read(name)} == set()
+    assert named.isdisjoint(words[0] for words in commands())  # whose help `gpunode help` shows
     assert len(named) > 5
     assert relative == set()

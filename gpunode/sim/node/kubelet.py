@@ -87,7 +87,7 @@ class Kubelet:
                     else f'failed to pull and unpack image "{reference}": failed to resolve reference '
                     f'"{reference}": pull access denied, repository does not exist or may require authorization'
                 )
-                + f" (this host is simulated and pulls nothing; what its pods can run: {page('demo')})"
+                + f" (this host is simulated and pulls nothing; what its pods can run: {page('demo.md')})"
             )
         return known or reference
 
