@@ -22,12 +22,12 @@ class HostNames(tuple[str, ...]):
 
 
 def report_causes(chains: Mapping[str, Sequence[Verdict]], reporter: Reporter) -> None:
-    """A row for each cause, that of most hosts first; none where one host alone is broken: its chain has it."""
+    """A row for each cause, or right that is missing, that of most hosts first; none of one host alone: its chain has it."""
     groups: dict[tuple[str, str, str], list[str]] = {}
     first: dict[tuple[str, str, str], Verdict] = {}
     for host, chain in chains.items():
         for link in chain:
-            if link.status == "broken":
+            if link.status == "broken" or link.lacks_right:
                 key = (link.layer, common(_headline(link), host), common(link.fix, host))
                 groups.setdefault(key, []).append(host)
                 first.setdefault(key, link)

@@ -57,7 +57,7 @@ def verify(session: Session, *, run: bool) -> int:
     ]
     if broken:
         return 3 if broken == unreachable else 1
-    if any(_lacks_right(link) for chain in chains.values() for link in chain):
+    if any(link.lacks_right for chain in chains.values() for link in chain):
         return REFUSED
     return DRIFT if find_pending(chains) else 0
 
@@ -80,7 +80,7 @@ def judge_chains(session: Session, members: Members, *, run: bool) -> Mapping[st
     sound = tuple(
         member
         for member in members
-        if not any(link.status == "broken" or _lacks_right(link) for link in below[member.host.name])
+        if not any(link.status == "broken" or link.lacks_right for link in below[member.host.name])
     )
     above = _judge_cluster(session, sound, run=run) if sound else {}
 
@@ -113,16 +113,11 @@ def _judge_cluster(session: Session, members: Members, *, run: bool) -> Mapping[
         error = nodes.name_rights(session.inventory, failure)
         text = "the Kubernetes API does not answer as it should"
         node = Verdict.broken("node", text, error.message, error.hint, error.problem.code)
-        if _lacks_right(node):
+        if node.lacks_right:
             text = "not judged: this user has no right to read the cluster"
             node = Verdict.unknown("node", text, node.problem)
         chain = (node, *map(Verdict.unknown, LAYERS[1:]))
         return {member.host.name: chain for member in members}
-
-
-def _lacks_right(link: Verdict) -> bool:
-    """True if it was not judged, since this user may not do what that takes."""
-    return link.problem is not None and link.problem.code == NO_RIGHTS
 
 
 def _has_lost_gpus(link: Verdict) -> bool:
@@ -185,7 +180,7 @@ def _with_containers(
 
     def add(chain: Chain, verdict: Verdict | None) -> Chain:
         # The missing right says why.
-        if verdict is None or (verdict.status == "unknown" and any(map(_lacks_right, chain))):
+        if verdict is None or (verdict.status == "unknown" and any(link.lacks_right for link in chain)):
             return chain
         return runtime.insert_container(chain, verdict)
 
@@ -217,7 +212,7 @@ def _with_impact(session: Session, members: Members, chains: Mapping[str, Chain]
 
 def _with_work(session: Session, members: Members, chains: Mapping[str, Chain]) -> Mapping[str, Chain]:
     """The chains, with the link `work` for hosts whose GPUs containers have, or where the kubelet refused pods. Without an answer of
-    the cluster, by the host alone."""
+    the cluster, by the host alone; none for a host that this user may not read."""
     pods: Mapping[str, Sequence[Object]] = {}
     if session.inventory.cluster.plugin is not None:
         with suppress(ClusterError):
@@ -226,7 +221,7 @@ def _with_work(session: Session, members: Members, chains: Mapping[str, Chain]) 
     verdicts = {
         member.host.name: judge_work(member.facts, pods.get(member.host.name, ()))
         for member in members
-        if member.facts
+        if member.facts and not chains[member.host.name][0].lacks_right
     }
     return {
         host: (*chain, verdict) if (verdict := verdicts.get(host)) else chain

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias
 
-from gpunode.errors import Layer, Problem
+from gpunode.errors import NO_RIGHTS, Layer, Problem
 from gpunode.model.change import Change
 from gpunode.model.disturbance import Disturbed
 from gpunode.model.facts import Facts
@@ -111,6 +111,11 @@ class Verdict:
     @property
     def is_pending(self) -> bool:
         return self.problem is not None and self.problem.code == PENDING
+
+    @property
+    def lacks_right(self) -> bool:
+        """True if it was not judged, since this user may not do what that takes."""
+        return self.problem is not None and self.problem.code == NO_RIGHTS
 
     @property
     def cause(self) -> str:

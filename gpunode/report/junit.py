@@ -17,7 +17,7 @@ from gpunode.report.plain import lines, plain
 from gpunode.report.plans import WORDS
 
 HEAD = '<?xml version="1.0" encoding="UTF-8"?>\n'
-FOLLOWS = "not checked: a link before it is broken"
+FOLLOWS = "not checked: a link before it is broken or not judged"
 
 
 class JUnit(Page):

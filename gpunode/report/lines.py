@@ -16,7 +16,6 @@ from gpunode.engine.shown import notes, status_of
 from gpunode.errors import Problem
 from gpunode.host import diff as diffs
 from gpunode.model import Change, Disturbed, Event, Host, Outcome, Verdict
-from gpunode.model.outcome import PENDING
 from gpunode.planning import writers
 from gpunode.report.objects import DO
 from gpunode.report.plain import end_quietly
@@ -100,8 +99,8 @@ class Lines:
         for link in links:
             names = ("layer", "status", "text", "cause", "fix")
             line = {"type": "link", "host": host, **{name: getattr(link, name) for name in names}}
-            if link.is_pending:
-                line["code"] = PENDING
+            if link.problem and link.problem.code:
+                line["code"] = link.problem.code
             if link.problem and link.problem.writers:
                 line["writers"] = link.problem.writers
             self._write(line)

@@ -101,8 +101,8 @@ class Card:
         if self.links:
             if any(link.status == "broken" for link in self.links):
                 return "broken"
-            if all(link.status == "unknown" for link in self.links):
-                return "not checked"
+            if any(link.lacks_right for link in self.links):
+                return "partly checked" if any(link.status == "ok" for link in self.links) else "not checked"
             return WORDS["planned"] if any(link.is_pending for link in self.links) else "OK"
         if self.outcome is not None and (self.outcome.problem or self.result is None):
             return WORDS[status_of(self.outcome)]
@@ -115,9 +115,9 @@ class Card:
     @property
     def cause(self) -> str:
         """Why it is so, without what differs from host to host."""
-        broken = next((link for link in self.links if link.status == "broken"), None)
-        if broken is not None:
-            return f"{broken.layer}: {first(broken.cause or broken.text)}"
+        broken = [link for link in self.links if link.status == "broken"]
+        if bad := broken or [link for link in self.links if link.lacks_right]:
+            return f"{bad[0].layer}: {first(bad[0].cause or bad[0].text)}"
         if self.outcome is not None and self.outcome.problem:
             return first(self.outcome.why)
         if self.status == "broken" and self.outcome is not None and (link := find_manual_fix(self.outcome)):

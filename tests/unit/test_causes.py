@@ -10,6 +10,7 @@ from typing import Any, cast
 from gpunode import report
 from gpunode.commands.causes import report_causes
 from gpunode.engine.reporter import Reporter
+from gpunode.errors import NO_RIGHTS, Problem
 from gpunode.model import Verdict
 from gpunode.wording import Advice, Command
 
@@ -58,6 +59,11 @@ def test_addresses_and_names_do_not_part_hosts_that_are_broken_alike() -> None:
     assert rows == [("7 of 8 GPUs answer; missing: …", "NVML", 2, ("a", "b"), "See dmesg on HOST.")]
     other = Verdict.broken("NVML", "6 of 8 GPUs answer; missing: 0000:3b:00.0")
     assert [row[2] for row in causes({"a": [lost("a", "0000:3b:00.0")], "b": [other]})] == [1, 1]
+
+
+def test_a_right_that_several_hosts_lack_is_a_cause() -> None:
+    link = Verdict.unknown("ssh", "not judged: sudo", Problem(NO_RIGHTS, "sudo", fix="Use -K."))
+    assert causes({"a": [link], "b": [link]}) == [("not judged: sudo", "ssh", 2, ("a", "b"), "Use -K.")]
 
 
 def test_a_host_may_have_two_causes() -> None:

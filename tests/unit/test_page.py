@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import re
 from dataclasses import replace
 from html.parser import HTMLParser
@@ -29,6 +30,7 @@ from gpunode.model import (
     WriteFile,
 )
 from gpunode.report import make
+from gpunode.report.junit import JUnit
 from gpunode.report.page import Page
 from tests import cases
 
@@ -162,13 +164,17 @@ def test_each_host_has_its_diff_its_gpus_and_its_timeline(page: Page) -> None:
     assert "no &lt;answer&gt;</span><br>Try again." in text
 
 
-def test_verify_shows_the_chain_and_the_first_broken_link_as_the_cause(tmp_path) -> None:
+def test_verify_shows_the_chain_and_the_first_broken_link_as_the_cause(tmp_path, capsys) -> None:
+    """A missing right is a cause, too, and its host is not OK."""
     page = Page(make(json=True, quiet=True), tmp_path / "v.html", "gpunode verify")
+    junit = JUnit(page, tmp_path / "v.xml", "gpunode verify")
     page.links(
         "gpu-1",
         [Verdict.ok("PCI", "2 GPUs"), Verdict.broken("module", "none", cause="not loaded", fix="load")],
     )
     page.links("gpu-2", [Verdict.ok("PCI", "2 GPUs")])
+    unread = Verdict.unknown("node", "not judged", Problem("no-rights", "x", cause="user lacks 7 rights"))
+    junit.links("gpu-3", [Verdict.ok("PCI", "2 GPUs"), unread, Verdict.unknown("pod")])
     page.total("1 of 2 hosts broken", {})
     text = page.text()
     assert (
@@ -176,6 +182,9 @@ def test_verify_shows_the_chain_and_the_first_broken_link_as_the_cause(tmp_path)
         in text
     )
     assert 'class="green">OK</td>' in text
+    assert 'class="dim">partly checked</td><td data-name="cause">node: user lacks 7 rights</td>' in text
+    assert json.loads(capsys.readouterr().out.splitlines()[-3])["code"] == "no-rights"
+    assert 'message="not checked: a link before it is broken or not judged"' in junit.text()
     assert "<p>1 of 2 hosts broken</p>" in text
 
 

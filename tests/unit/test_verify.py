@@ -9,10 +9,12 @@ from typing import Any
 import pytest
 
 from gpunode.commands.verify import summarize
+from gpunode.commands.why.chains import broken_link
 from gpunode.engine import chain as pipeline
 from gpunode.engine import converge
 from gpunode.engine.chain import decide, judge_host
 from gpunode.engine.fleet import failure
+from gpunode.engine.member import Member
 from gpunode.errors import NO_RIGHTS, Problem, SudoRefused
 from gpunode.explain import explain
 from gpunode.links.capacity.link import judge_offer
@@ -241,6 +243,9 @@ def test_what_a_user_may_not_read_is_not_judged(*, refused: bool) -> None:
     assert (link.layer, link.status, link.problem and link.problem.code) == ("ssh", "unknown", NO_RIGHTS)
     assert link.fix
     assert summarize({host.name: (link,)}) == f"1 host not checked: {host.name}"
+    problem = broken_link(Member(host, outcome), (link,))
+    assert problem is not None
+    assert (problem.what, problem.fix) == (f"link `ssh` of host modern is {link.text}", link.fix)
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ import pytest
 from gpunode.commands import verify
 from gpunode.engine.member import Member
 from gpunode.engine.session import Session
+from gpunode.errors import NO_RIGHTS, Problem
 from gpunode.links.node import Node
 from gpunode.links.pod.work import judge_work
 from gpunode.model import Facts, GpuContainer, GpuUser, Host, Outcome, Ssh, Verdict
@@ -199,3 +200,5 @@ def test_it_follows_the_chain_also_after_a_broken_link(monkeypatch) -> None:
     assert cluster.asked == ["Pod spec.nodeName=node-a"]
     assert verify.list_unchecked(chains["a"]) == verify.list_unchecked(chain)
     assert verify.find_broken({"a": chains["a"][1:]}) == {"a": "work"}
+    unread = {"a": (Verdict.unknown("ssh", "not judged", Problem(NO_RIGHTS, "no root")),)}
+    assert verify._with_work(cast(Session, session), (member,), unread) == unread

@@ -73,18 +73,19 @@ def judge(cluster: Cluster, names: Sequence[str]) -> Judged:
 
 
 def broken_links(judged: Judged) -> dict[str, Problem]:
-    """Node -> the first broken link of its host's chain; of hosts that are in order, nothing."""
+    """Node -> `broken_link` of its host's chain; of hosts that are in order, nothing."""
     return {node: problem for node, host in judged.items() if (problem := broken_link(*host))}
 
 
 def broken_link(member: Member, chain: Sequence[Verdict]) -> Problem | None:
-    """The first broken link as the node's problem, with what its fix disturbs."""
-    verdict = next((verdict for verdict in chain if verdict.status == "broken"), None)
+    """The first link that is broken, or that this user has no right to judge, as the node's problem, with what its fix disturbs."""
+    verdict = next((link for link in chain if link.status == "broken" or link.lacks_right), None)
     if verdict is None or verdict.problem is None:
         return None
     good = " ".join(f"{each.layer} ✓" for each in chain if each.status == "ok")
-    what = f"link `{verdict.layer}` of host {member.host.name} is broken: {verdict.text}"
-    cause = lines((verdict.cause, f"{good} {verdict.layer} ✗".strip()))
+    state, sign = ("", "·") if verdict.lacks_right else ("broken: ", "✗")
+    what = f"link `{verdict.layer}` of host {member.host.name} is {state}{verdict.text}"
+    cause = lines((verdict.cause, f"{good} {verdict.layer} {sign}".strip()))
     fix = impact.add_to_fix(verdict.fix, member)
     code, layer = verdict.problem.code or verdict.layer, verdict.layer
     return replace(verdict.problem, code=code, what=what, layer=layer, cause=cause, fix=fix)

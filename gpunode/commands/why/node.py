@@ -18,7 +18,7 @@ from gpunode.contract.status import CORDONED
 from gpunode.engine.accepted import CODE as NOT_ACCEPTED
 from gpunode.engine.member import Member
 from gpunode.engine.session import Session
-from gpunode.errors import Problem
+from gpunode.errors import NO_RIGHTS, Problem
 from gpunode.links.capacity import link as capacity
 from gpunode.links.machine.pci import driven
 from gpunode.links.node import GPU_LABEL, Node, drain, parse
@@ -85,7 +85,7 @@ def why_fewer(
     cluster: Cluster, names: Sequence[str], *, ready: bool = True, judged: Judged | None = None
 ) -> dict[str, Problem]:
     """Why these nodes offer fewer GPUs than they have: by their hosts' chains where the inventory has them, else by the cluster.
-    Not `ready`: the cluster shows nothing wrong, so that only hosts are asked."""
+    Not `ready`: the cluster shows nothing wrong, so that only hosts are asked. A host that may not be read hides no cause."""
     if not names:
         return {}
     settings, owners = cluster.session.inventory.cluster, dra_owners(cluster.api)
@@ -99,7 +99,8 @@ def why_fewer(
     for name, problem in wrong.items():
         if problem.code == CORDONED:
             wrong[name] = replace(problem, fix=lines(map(uncordon, _cordoned_gpus(cluster, name))))
-    return {**wrong, **chains.broken_links(chains.judge(cluster, names) if judged is None else judged)}
+    links = chains.broken_links(chains.judge(cluster, names) if judged is None else judged)
+    return wrong | {name: link for name, link in links.items() if name not in wrong or link.code != NO_RIGHTS}
 
 
 def not_accepted(stamp: Stamp, node: Node) -> Problem:

@@ -20,7 +20,7 @@ from gpunode.contract.status import Reason
 from gpunode.contract.usage import Gpu, User
 from gpunode.engine import impact
 from gpunode.engine.member import Member
-from gpunode.errors import Problem, UsageError
+from gpunode.errors import NO_RIGHTS, Problem, UsageError
 from gpunode.links.capacity import link as capacity
 from gpunode.links.plugin.usage import NodeUsage
 from gpunode.model import (
@@ -172,7 +172,9 @@ def test_a_cause_that_nothing_shows_is_said_not_to_be_known(why: Why, fake: Fake
     assert [reason["code"] for reason in read(result)[1]] == ["scheduler"]
 
 
-def test_why_the_plugin_offers_no_gpu_is_what_its_judges_say(why: Why, fake: FakeApi) -> None:
+def test_why_the_plugin_offers_no_gpu_is_what_its_judges_say(why: Why, fake: FakeApi, monkeypatch) -> None:
+    """Also where its host may not be read."""
+    monkeypatch.setattr(chains, "broken_links", lambda _: {"n1": Problem(NO_RIGHTS, "sudo")})
     add_node(fake, "n1", 0, labels=GPU_NODE)
     fake.put(waiting("p"))
     result = why("pod", "ml/p", "--json")
