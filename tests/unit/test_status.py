@@ -284,12 +284,16 @@ def test_a_plugin_that_finds_no_gpu_as_its_container_got_none_leaves_them_unknow
     assert totals([state])["unknown"] == int(not ready)
 
 
-def test_a_node_without_the_plugin_is_fixed_by_provision() -> None:
+def test_a_node_without_the_plugin_is_fixed_by_provision_unless_a_run_has_paused_it() -> None:
     """Its host may lack the driver, too: `plugin deploy` installs none."""
     there, _ = plugin_on_a_node()
     (state,) = of_cluster(mock.Mock(), "gpunode", [there], [])
     assert state.reason is not None
     assert f"`gpunode provision --limit {state.node}`" in str(state.reason.fix)
+    there["metadata"]["labels"] = {"gpunode.dev/gpu": "paused"}
+    (state,) = of_cluster(mock.Mock(), "gpunode", [there], [])
+    assert state.reason is not None
+    assert state.reason.code == "paused"  # a run changes the driver now
 
 
 def test_a_plugin_of_another_namespace_is_named_with_it() -> None:

@@ -62,6 +62,7 @@ class Node:
     machine_id: str = ""  # these three as the kubelet reports them, "" where it does not
     system_uuid: str = ""
     boot_id: str = ""
+    cordoned_by: str = ""  # the run of gpunode that has cordoned it
     configured: frozenset[str] = frozenset()  # resources of the configuration in force, as far as known
 
     @property
@@ -155,6 +156,7 @@ def parse(item: Object) -> Node:
         ready=condition.get("status") == "True",
         why_not_ready=condition.get("message") or "its kubelet never reported",
         schedulable=not item.get("spec", {}).get("unschedulable", False),
+        cordoned_by=cordon.owner_of(item),
         taints=tuple(
             taint
             for taint in item.get("spec", {}).get("taints") or []

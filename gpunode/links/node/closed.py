@@ -35,7 +35,7 @@ def why_closed(item: Object) -> Iterator[Problem]:
         who = f"by gpunode, {owner}" if owner else f"by {manager}" if manager else ""
         by = " ".join(filter(None, ("cordoned", who, moment and f"at {moment}")))
         lift: str = (
-            advise("`gpunode resume` finishes the run that cordoned it, and lifts the cordon.")
+            cordon.FOLLOW
             if owner
             else f"`kubectl uncordon {name}` lets pods come again; it disturbs none. Ask first why it was cordoned."
         )

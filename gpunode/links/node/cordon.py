@@ -7,10 +7,15 @@ from collections.abc import Callable
 from gpunode.cluster.api import MANAGER, Api
 from gpunode.cluster.api.kinds import Object
 from gpunode.errors import ClusterError, HttpError
+from gpunode.wording import advise
 
 OWNER = "gpunode.dev/cordoned-by"
 TAINT = {"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}  # what a cordon keeps away
 TRIES = 5
+# What to do about a node that a run of gpunode has cordoned: its user must not lift that cordon while the run changes the host
+FOLLOW = advise(
+    "`gpunode top` shows the run while it goes on. If it has ended, `gpunode resume` finishes it, and lifts the cordon."
+)
 
 
 def cordon(api: Api, name: str, owner: str) -> bool:

@@ -9,6 +9,7 @@ from urllib.parse import quote
 from gpunode.cluster.api import Api
 from gpunode.errors import ClusterError, Problem
 from gpunode.links.node import Node, taint
+from gpunode.links.node.cordon import FOLLOW
 from gpunode.links.node.identity import ANOTHER_MACHINE
 from gpunode.model import Verdict
 from gpunode.wording import advise, lines
@@ -28,8 +29,8 @@ def judge_node(node: Node, *, cordoned: bool = False, unproven: bool = False) ->
         return Verdict.broken(
             "node",
             f"{node.name} is cordoned",
-            "no pod is scheduled on it",
-            f"kubectl uncordon {node.name}",
+            f"{node.cordoned_by and f'by gpunode, {node.cordoned_by}: '}no pod is scheduled on it",
+            FOLLOW if node.cordoned_by else f"kubectl uncordon {node.name}",
         )
     if (run := taint.run_of(node)) and not unproven:
         return Verdict.broken(

@@ -110,8 +110,7 @@ def why(api: Api, namespace: str, node: Node, pod: Object | None) -> Problem:
     """Why the plugin does not run on the node."""
     label = node.labels.get(GPU_LABEL)
     if label == PAUSED:
-        what = f"a run took the plugin off {node.name} for another driver, and did not end"
-        return Problem("paused", what, fix=advise("`gpunode provision` brings it back."))
+        return why_paused(node)
     if label != "true":
         what = f"the node has no label {GPU_LABEL}=true, so no plugin runs there"
         return Problem("no-label", what)
@@ -239,6 +238,12 @@ def pause(
             return False
         time.sleep(LOOK)
     return True
+
+
+def why_paused(node: Node) -> Problem:
+    what = f"a run took the plugin off {node.name} for another driver, and has not brought it back"
+    fix = "`gpunode top` shows the run while it goes on. If it has ended, `gpunode provision` brings the plugin back."
+    return Problem("paused", what, fix=advise(fix))
 
 
 def paused_nodes(api: Api) -> dict[str, str]:

@@ -96,6 +96,8 @@ def _ask(api: Api, node: Node, pod: Object | None, namespace: str) -> tuple[Gpu,
     """What the plugin answers, or why there is no answer."""
     if not node.ready:
         return Problem("node-not-ready", f"the node is not Ready: {node.why_not_ready}")
+    if pod is None and node.labels.get(GPU_LABEL) == daemonset.PAUSED:
+        return daemonset.why_paused(node)
     if pod is None:
         fix: str = advise(f"`gpunode provision --limit {node.name}` installs what is missing there.")
         return Problem("no-plugin", "gpunode's device plugin does not run there", fix=fix)

@@ -22,6 +22,8 @@ from gpunode.engine import impact
 from gpunode.engine.member import Member
 from gpunode.errors import NO_RIGHTS, Problem, UsageError
 from gpunode.links.capacity import link as capacity
+from gpunode.links.node import cordon, parse
+from gpunode.links.node.link import judge_node
 from gpunode.links.plugin.usage import NodeUsage
 from gpunode.model import (
     Cluster,
@@ -334,6 +336,23 @@ def test_a_node_is_told_why_it_takes_no_pods_or_fewer(
     result = why("node", "n1", "--json")
     assert result.exit_code == 1, result.output
     assert [reason["code"] for reason in read(result)[1]] == codes
+
+
+def test_a_node_in_the_hands_of_a_run_is_left_to_it(why: Why, fake: FakeApi) -> None:
+    """Whoever lifted its cordon would let pods come in the middle of a change."""
+    add_node(fake, "n1", 2, labels=GPU_NODE)
+    owner = {"annotations": {cordon.OWNER: "run r1 of ada@ws"}}
+    fake.update("Node", "n1", spec={"unschedulable": True}, metadata=owner)
+    result = why("node", "n1", "--json")
+    reasons = read(result)[1]
+    assert [reason["code"] for reason in reasons] == ["cordoned"]
+    assert all("`gpunode top` shows the run while it goes on" in reason["fix"] for reason in reasons)
+    verdict = judge_node(parse(fake.all("Node")[0]))
+    assert verdict.problem is not None
+    assert (verdict.problem.cause, verdict.problem.fix) == (
+        "by gpunode, run r1 of ada@ws: no pod is scheduled on it",
+        cordon.FOLLOW,
+    )
 
 
 def test_a_gpu_is_found_by_the_beginning_of_its_uuid_or_by_node_and_index(
