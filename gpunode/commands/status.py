@@ -104,7 +104,9 @@ def show_status(
         reporter.problem(replace(reason, subject=", ".join(node.node for node in refused)))
     numbers = totals(usages)
     unhealthy = [
-        node.node for node in usages if node.reason or any(_health(gpu) == "unhealthy" for gpu in node.gpus)
+        node.node
+        for node in usages
+        if node not in refused and (node.reason or any(_health(gpu) == "unhealthy" for gpu in node.gpus))
     ]
     if wrong := list(dict.fromkeys([*unhealthy, *owned])):
         limit = f"--limit {','.join(wrong[:NAMED])}"
