@@ -13,6 +13,7 @@ from gpunode.commands.why.cluster import Cluster, read_cluster
 from gpunode.commands.why.node import judge_node, not_accepted, uncordon
 from gpunode.contract.status import CORDONED
 from gpunode.contract.usage import Gpu
+from gpunode.engine.member import Member
 from gpunode.engine.session import Session
 from gpunode.errors import Problem, UsageError
 from gpunode.links.driver.link import repair
@@ -88,15 +89,17 @@ def _why_unlisted(cluster: Cluster, gpu_name: GpuName, usages: Sequence[NodeUsag
         cordoned = next((uuid for uuid in out if uuid == known or gpu_name.fits("", "", uuid)), "")
         if known or cordoned:
             text = f"{known or cordoned} is of host {member.host.name}; its plugin does not list it"
-            problems = []
+            problems: list[Problem] = []
             if cordoned:
                 why = out[cordoned].why
                 problems.append(Problem(why.code, f"it is {why.words}", fix=uncordon(cordoned)))
-            chain = judge_chains(cluster.session, (member,), run=False)[member.host.name]
-            problems += filter(None, [chains.broken_link(member, chain)])
+            problems += _find_broken(cluster, member)
             item = cluster.find_node(name)
             problems += why_closed(item) if item else ()
             return report(cluster.session, subject, "wrong", text, problems)
+    if gpu_name.node and members and (broken := _find_broken(cluster, members[0])):
+        text = f"host {members[0].host.name} lists no GPU {gpu_name.index}"
+        return report(cluster.session, subject, "wrong", text, broken)
     if node := next((node for node in map(parse, cluster.nodes) if str(gpu_name) in node.accepted), None):
         gone = Problem(
             "gpu-gone",
@@ -120,3 +123,9 @@ def _why_unlisted(cluster: Cluster, gpu_name: GpuName, usages: Sequence[NodeUsag
     text += "" if cluster.hosts else "; with an inventory, hosts are asked, too"
     report(cluster.session, subject, "absent", text, silent, fine=True)
     return UNKNOWN
+
+
+def _find_broken(cluster: Cluster, member: Member) -> list[Problem]:
+    """The first broken link of a probed host, if one is."""
+    chain = judge_chains(cluster.session, (member,), run=False).get(member.host.name, ())
+    return [problem] if (problem := chains.broken_link(member, chain)) else []
