@@ -175,8 +175,8 @@ def top(
 ) -> int:
     """Show the fleet on one screen until q: its GPUs, the run under way with the time it needs, and every host, failures first.
 
-    The run may be another process's on this machine: its record is read. Keys: arrows choose a host; Enter shows its chain, p
-    its pods, d its plan; l shows the run's record; b or Space pauses the run after its batch, and again lets it continue; /
+    It follows a run that another terminal of this machine started. Keys: arrows choose a host; Enter shows its chain, p its
+    pods, d its plan; l shows the run's record; b or Space pauses the run after its batch, and again lets it continue; /
     filters. Without a terminal it prints what `gpunode status` prints.
 
     Example: gpunode top inventory.yaml

@@ -124,7 +124,7 @@ Quiet = Annotated[
     typer.Option(
         "--quiet",
         "-q",
-        help="Only results, problems and questions, also with --json; with --yes no plan.",
+        help="Print only results, problems and questions. With --yes, omit the plan, except with --json.",
     ),
 ]
 Forks = Annotated[

@@ -79,7 +79,7 @@ def show_plan(reporter: Reporter, path: Path, plan: PlanFile, *, diff: bool | No
     sums = f"{sum(bool(host.changes) for host in plan.hosts)} to change"
     bad = sum(bool(host.problem) for host in plan.hosts)
     sums += f", {bad} without a plan" if bad else ""
-    sums += f"; in the cluster {several(len(plan.cluster), 'change')}" if plan.cluster else ""
+    sums += f"; {several(len(plan.cluster), 'change')} to make in the cluster" if plan.cluster else ""
     options = f" with {words}" if (words := write_options(plan.options)) else ""
     made = f"{plan.by} made this plan of {plan.inventory} at {plan.made}{options}."
     apply = f"`gpunode provision {shlex.quote(str(path))}` applies it."

@@ -14,7 +14,7 @@ from gpunode.engine.shown import ShownChange, ShownHost, status_of
 from gpunode.inventory.starter import ranges
 from gpunode.model import Disturbed, Outcome
 from gpunode.report.plain import INDENT, Part, indent, line_style, lines
-from gpunode.wording import common, few, lasting
+from gpunode.wording import common, few, lasting, several
 
 WORDS = {
     "right": "up to date",
@@ -48,13 +48,13 @@ def interrupted_work(hosts: Sequence[ShownHost]) -> Iterator[str]:
     if not busy:
         return
     gpus = [asks for _, disturbed in busy for asks in (disturbed.pods or {}).values() if asks]
-    known = _count(len(gpus), "GPU pod")
+    known = several(len(gpus), "GPU pod")
     if any(disturbed.pods is None for _, disturbed in busy):
         known = f"{known} at least" if gpus else "pods unknown"
-    parts = [_count(len(busy), "host"), known]
+    parts = [several(len(busy), "host"), known]
     others = sum(len(disturbed.pods or {}) for _, disturbed in busy) - len(gpus)
     processes = sum(len(disturbed.processes) for _, disturbed in busy)
-    parts += [_count(others, "other pod")] if others else []
+    parts += [several(others, "other pod")] if others else []
     parts += [f"{processes} process{'' if processes == 1 else 'es'}"] if processes else []
     order = ", one host at a time per group unless --batch sets more" if len(busy) > 1 else ""
     yield f"{', '.join(parts)}{order}"
@@ -71,7 +71,7 @@ def batches(rows: Sequence[Sequence[Any]]) -> Iterator[str]:
         yield f"{number}.  {few(changes, NAMED)}{': ' if causes else ''}{'; '.join(causes)}"
     if rest := [len(changes) for _, changes, _ in busy[BATCHES:]]:
         more = "1 more batch" if len(rest) == 1 else f"{len(rest)} more batches"
-        yield f"and {more}, {_count(max(rest), 'host')}{'' if len(rest) == 1 else ' each at most'}"
+        yield f"and {more}, {several(max(rest), 'host')}{'' if len(rest) == 1 else ' each at most'}"
     if idle := [str(number) for number, _, changes, _, _ in rows if not changes]:
         yield f"without changes: {few(idle, NAMED)}"
 
@@ -108,13 +108,9 @@ def _pod(name: str, asks: Mapping[str, int], standstill: str | None) -> str:
 def _amounts(asks: Mapping[str, int]) -> str:
     """A unit of another resource is a share, some memory or a part of a GPU: it is named as the pod names it."""
     return ", ".join(
-        _count(amount, "GPU") if name == "nvidia.com/gpu" else f"{amount} of {name}"
+        several(amount, "GPU") if name == "nvidia.com/gpu" else f"{amount} of {name}"
         for name, amount in asks.items()
     )
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}{'' if number == 1 else 's'}"
 
 
 def summary_text(
@@ -124,8 +120,8 @@ def summary_text(
     counts = proofs or Counter(WORDS[status_of(outcome)] for outcome in outcomes)
     parts = ", ".join(f"{count} {word}" for word, count in counts.items())
     hosts = f"{len(outcomes)} host{'' if len(outcomes) == 1 else 's'}"
-    waits = f"{cluster} change{' waits' if cluster == 1 else 's wait'}"
-    rest = "; cluster not checked" if cluster is None else f"; in the cluster {waits}" if cluster else ""
+    rest = "; cluster not checked" if cluster is None else ""
+    rest = f"; {several(cluster, 'change')} to make in the cluster" if cluster else rest
     return f"{hosts} in {seconds:.1f} s: {parts}{rest}"
 
 

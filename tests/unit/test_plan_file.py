@@ -224,7 +224,7 @@ def test_a_plan_in_a_file_is_shown_as_plan_shows_it(
     assert cluster in shown.stdout
     assert "Debian" in planned
     assert f" {costs}\n" in shown.stderr
-    assert "5 hosts: 4 to change, 1 without a plan; in the cluster 1 change." in shown.stderr
+    assert "5 hosts: 4 to change, 1 without a plan; 1 change to make in the cluster." in shown.stderr
     assert "`gpunode provision friday.plan` applies it." in shown.stderr
     lines = CliRunner().invoke(app, ["show", "friday.plan", "--json"]).output.splitlines()
     host = next(json.loads(line) for line in lines if '"reviewed"' in line)

@@ -118,8 +118,9 @@ def _why_unlisted(cluster: Cluster, gpu_name: GpuName, usages: Sequence[NodeUsag
         for usage in usages
         if usage.reason
     ]
-    text = f"no node lists {gpu_name}"
-    text += f", nor does any of {several(len(answering), 'host')}" if answering else ""
+    asked = f" and no host ({len(answering)} answered)" if answering else ""
+    text = f"no node{asked} reports {gpu_name}"
+    text = f"{gpu_name.node} reports no GPU {gpu_name.index}" if gpu_name.node else text
     text += "" if cluster.hosts else "; with an inventory, hosts are asked, too"
     report(cluster.session, subject, "absent", text, silent, fine=True)
     return UNKNOWN

@@ -497,7 +497,7 @@ def test_a_drift_check_covers_the_cluster(deployed: Command, fake: FakeApi) -> N
     assert "-        image: theirs:1\n" in planned.stdout
     assert "+        image: plugin:1\n" in planned.stdout
     assert "~ label Node gpu-2\n" in planned.stdout
-    assert "in the cluster 2 changes wait" in planned.stderr
+    assert "2 changes to make in the cluster" in planned.stderr
     assert deployed("plan").exit_code == 0
     assert fake.all("DaemonSet")[0]["spec"]["template"]["spec"]["containers"][0]["image"] == "theirs:1"
 
