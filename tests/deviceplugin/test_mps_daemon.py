@@ -232,6 +232,11 @@ async def test_a_container_without_the_program_says_what_is_missing(sockets, mon
 # Compute modes.
 
 
+def supervise(nvml: FakeNvml, root: Path, reports: Any) -> Supervisor:
+    gpus = Handles(nvml)
+    return Supervisor(gpus, str(root), ComputeModes(gpus, str(root), root / FILE_NAME), reports)
+
+
 def modes(root: Path, gpu: Gpu) -> ComputeModes:
     mode_path(str(root), gpu.uuid).parent.mkdir(exist_ok=True)
     return ComputeModes(handles(gpu), str(root), root / FILE_NAME)
@@ -373,10 +378,7 @@ async def test_a_change_of_the_configuration_disturbs_only_the_gpus_it_is_about(
     nvml.nvmlInit()
 
     report_server = ReportServer()
-    taken = Handles(nvml)
-    supervisor = Supervisor(
-        taken, str(sockets), ComputeModes(taken, str(sockets), sockets / FILE_NAME), report_server
-    )
+    supervisor = supervise(nvml, sockets, report_server)
     async with report_server.open(status_path(str(sockets))):
         reader, writer = await asyncio.open_unix_connection(status_path(str(sockets)))
 
@@ -424,10 +426,7 @@ async def test_a_change_that_comes_while_a_daemon_ends_does_not_leave_it_behind(
                 ready.set()
 
     monkeypatch.setattr(Daemon, "ask", noticed)
-    taken = Handles(nvml)
-    supervisor = Supervisor(
-        taken, str(sockets), ComputeModes(taken, str(sockets), sockets / FILE_NAME), Heard()
-    )
+    supervisor = supervise(nvml, sockets, Heard())
 
     async def follow(config: Config, until: asyncio.Event) -> None:
         async with running(supervisor.run(config)):
@@ -447,10 +446,7 @@ async def test_a_lost_gpu_keeps_no_other_one_from_its_daemon(stand_in, sockets):
     nvml.nvmlInit()
 
     report_server = ReportServer()
-    taken = Handles(nvml)
-    supervisor = Supervisor(
-        taken, str(sockets), ComputeModes(taken, str(sockets), sockets / FILE_NAME), report_server
-    )
+    supervisor = supervise(nvml, sockets, report_server)
     async with report_server.open(status_path(str(sockets))):
         reader, writer = await asyncio.open_unix_connection(status_path(str(sockets)))
         task = asyncio.create_task(supervisor.run(sharing(("GPU-a", 2), ("GPU-b", 4))))

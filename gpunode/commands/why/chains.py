@@ -12,6 +12,7 @@ from gpunode.commands.why.cluster import Cluster
 from gpunode.engine import converge, impact, nodes
 from gpunode.engine.member import Member, Members
 from gpunode.engine.reporter import progress
+from gpunode.engine.session import Session
 from gpunode.errors import Problem
 from gpunode.links.node import find_named, parse
 from gpunode.model import Verdict
@@ -75,6 +76,12 @@ def judge(cluster: Cluster, names: Sequence[str]) -> Judged:
 def broken_links(judged: Judged) -> dict[str, Problem]:
     """Node -> `broken_link` of its host's chain; of hosts that are in order, nothing."""
     return {node: problem for node, host in judged.items() if (problem := broken_link(*host))}
+
+
+def find_broken(session: Session, member: Member) -> list[Problem]:
+    """`broken_link` of a probed host, if there is one."""
+    chain = judge_chains(session, (member,), run=False).get(member.host.name, ())
+    return [problem] if (problem := broken_link(member, chain)) else []
 
 
 def broken_link(member: Member, chain: Sequence[Verdict]) -> Problem | None:

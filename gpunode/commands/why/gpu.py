@@ -7,13 +7,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from gpunode.acceptance.stamp import Stamp, read_stamp
-from gpunode.commands.verify import judge_chains
 from gpunode.commands.why import NAMED, UNKNOWN, chains, report
 from gpunode.commands.why.cluster import Cluster, read_cluster
 from gpunode.commands.why.node import judge_node, not_accepted, uncordon
 from gpunode.contract.status import CORDONED
 from gpunode.contract.usage import Gpu
-from gpunode.engine.member import Member
 from gpunode.engine.session import Session
 from gpunode.errors import Problem, UsageError
 from gpunode.links.driver.link import repair
@@ -93,11 +91,11 @@ def _why_unlisted(cluster: Cluster, gpu_name: GpuName, usages: Sequence[NodeUsag
             if cordoned:
                 why = out[cordoned].why
                 problems.append(Problem(why.code, f"it is {why.words}", fix=uncordon(cordoned)))
-            problems += _find_broken(cluster, member)
+            problems += chains.find_broken(cluster.session, member)
             item = cluster.find_node(name)
             problems += why_closed(item) if item else ()
             return report(cluster.session, subject, "wrong", text, problems)
-    if gpu_name.node and members and (broken := _find_broken(cluster, members[0])):
+    if gpu_name.node and members and (broken := chains.find_broken(cluster.session, members[0])):
         text = f"host {members[0].host.name} lists no GPU {gpu_name.index}"
         return report(cluster.session, subject, "wrong", text, broken)
     if node := next((node for node in map(parse, cluster.nodes) if str(gpu_name) in node.accepted), None):
@@ -119,14 +117,11 @@ def _why_unlisted(cluster: Cluster, gpu_name: GpuName, usages: Sequence[NodeUsag
         if usage.reason
     ]
     asked = f" and no host ({len(answering)} answered)" if answering else ""
-    text = f"no node{asked} reports {gpu_name}"
-    text = f"{gpu_name.node} reports no GPU {gpu_name.index}" if gpu_name.node else text
+    text = (
+        f"{gpu_name.node} reports no GPU {gpu_name.index}"
+        if gpu_name.node
+        else f"no node{asked} reports {gpu_name}"
+    )
     text += "" if cluster.hosts else "; with an inventory, hosts are asked, too"
     report(cluster.session, subject, "absent", text, silent, fine=True)
     return UNKNOWN
-
-
-def _find_broken(cluster: Cluster, member: Member) -> list[Problem]:
-    """The first broken link of a probed host, if one is."""
-    chain = judge_chains(cluster.session, (member,), run=False).get(member.host.name, ())
-    return [problem] if (problem := chains.broken_link(member, chain)) else []

@@ -9,7 +9,6 @@ from dataclasses import replace
 from gpunode.acceptance.stamp import Stamp, read_stamp
 from gpunode.cluster import pods
 from gpunode.cluster.api.kinds import Object
-from gpunode.commands.verify import judge_chains
 from gpunode.commands.why import NAMED, chains, report
 from gpunode.commands.why.chains import STARTS_PODS, Judged
 from gpunode.commands.why.cluster import Cluster, read_cluster
@@ -57,9 +56,9 @@ def why_node(session: Session, name: str, *, hosts: bool) -> int:
 def _why_not_joined(session: Session, name: str, host: Member) -> int:
     """Report the first broken link of a host that is no node; the exit code."""
     text = f"host {host.host.name} of the inventory has not joined the cluster"
-    chain = judge_chains(session, (replace(host, reason=None),), run=False).get(host.host.name, ())
-    problem = chains.broken_link(host, chain)
-    return report(session, f"node {name}", "absent", text, [problem] if problem else [])
+    return report(
+        session, f"node {name}", "absent", text, chains.find_broken(session, replace(host, reason=None))
+    )
 
 
 def judge_node(cluster: Cluster, item: Object, judged: Judged | None = None) -> Iterator[Problem]:

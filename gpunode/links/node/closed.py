@@ -30,7 +30,7 @@ def why_closed(item: Object) -> Iterator[Problem]:
         )
         yield replace(problem, fix=fix, subject=name)
     if problem := judge_node(ready, unproven=True).problem:
-        owner = cordon.owner_of(item)
+        owner = node.cordoned_by
         moment, manager = changed_by(item, "f:spec", "f:unschedulable")
         who = f"by gpunode, {owner}" if owner else f"by {manager}" if manager else ""
         by = " ".join(filter(None, ("cordoned", who, moment and f"at {moment}")))

@@ -15,7 +15,6 @@ from gpunode.acceptance.stamp import Stamp
 from gpunode.cli import app
 from gpunode.commands import verify as verifying
 from gpunode.commands.why import chains, cluster
-from gpunode.commands.why import gpu as asking
 from gpunode.contract.condition import ACCEPTED
 from gpunode.contract.status import Reason
 from gpunode.contract.usage import Gpu, User
@@ -405,7 +404,7 @@ def test_a_gpu_of_a_host_with_a_broken_link_is_answered_with_the_link(
     member = Member(Host("h1", Ssh("h1")), Outcome("h1", "planned", cases.facts("modern")))
     link = Verdict("module", "broken", "it is not loaded", Problem("", "it is not loaded", fix="load it"))
     monkeypatch.setattr(chains, "probe", lambda *_: (member,))
-    monkeypatch.setattr(asking, "judge_chains", lambda *_, **__: {"h1": (link,)})
+    monkeypatch.setattr(chains, "judge_chains", lambda *_, **__: {"h1": (link,)})
     answer, (reason,) = read(why("gpu", "n1/7", "--json"))
     assert answer["text"] == "host h1 lists no GPU 7: link `module` of host h1 is broken: it is not loaded"
     assert reason["fix"] == "load it"
