@@ -88,16 +88,26 @@ class SshConnection:
     def start(
         self, command: str, stdin: Iterable[bytes], heard: Callable[[bytes], None] | None = None
     ) -> Remote:
-        if not self._closed and not self._transport.is_active():
-            self._transport = self._reach(self._host)
         try:
-            channel = self._transport.open_session(timeout=self._host.ssh.timeout)
+            channel = self._channel()
             channel.exec_command(command)  # returns when the host answers or the connection closes
         except (paramiko.SSHException, OSError, EOFError) as error:
             raise Unreachable(
                 self._host.name, f"the connection broke: {error}", hint="Run it again."
             ) from error
         return Remote(channel, stdin, heard)
+
+    def _channel(self) -> paramiko.Channel:
+        timeout = self._host.ssh.timeout
+        try:
+            return self._transport.open_session(timeout=timeout)
+        except (paramiko.SSHException, OSError, EOFError) as error:
+            # Nothing has begun. EOFError: its reading thread has not seen the end yet.
+            if self._closed or (isinstance(error, paramiko.SSHException) and self._transport.is_active()):
+                raise
+            self._transport.close()
+        self._transport = self._reach(self._host)
+        return self._transport.open_session(timeout=timeout)
 
     def close(self) -> None:
         self._closed = True
