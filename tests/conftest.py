@@ -91,7 +91,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(autouse=True, scope="session")
-def _own_records(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+def _own_records(tmp_path_factory) -> Iterator[None]:
     """Records of runs that tests make are not the user's."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))

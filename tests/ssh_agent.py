@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import paramiko
-import pytest
 
 
 def _fido() -> str:
@@ -26,7 +25,7 @@ FIDO = _fido()  # the public half of a key on a device
 class Agent:
     """A context in which an agent holds keys; without keys there is none."""
 
-    def __init__(self, place: Path, keys: Sequence[Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, place: Path, keys: Sequence[Path], monkeypatch) -> None:
         self._place, self._keys, self._monkeypatch = place, keys, monkeypatch
         self._process: subprocess.Popen[bytes] | None = None
 

@@ -33,7 +33,7 @@ def ask(level: str = "quick") -> list[dict[str, Any]]:
 
 
 def test_the_program_measures_where_nothing_of_gpunode_is_installed(
-    host: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch
+    host: Path, tmp_path_factory, monkeypatch
 ) -> None:
     driver: StandIn = build(tmp_path_factory.mktemp("driver"))
     driver.gpus({"model": "H100-SXM5-80GB"})

@@ -55,7 +55,7 @@ class Repositories:
 
 
 @pytest.fixture(scope="module")
-def repositories(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Repositories]:
+def repositories(tmp_path_factory) -> Iterator[Repositories]:
     """NVIDIA's with streams, and the distribution's with dkms and two kernels' headers."""
     folder = tmp_path_factory.mktemp("rpms")
     key, other = Key.made(folder / "keys", "lab"), Key.made(folder / "keys", "other")

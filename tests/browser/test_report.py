@@ -52,7 +52,7 @@ BROKEN = """() => {
 
 
 @pytest.fixture(scope="module")
-def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def report(tmp_path_factory) -> Path:
     """Twenty hosts: most change, some are right, one is refused; with a long path, the cluster's part, and an error."""
     file = tmp_path_factory.mktemp("report") / "report.html"
     page = Page(make(json=True, quiet=True), file, "gpunode plan · inventory.yaml")
@@ -84,7 +84,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(params=["light", "dark"])
-def tab(request: pytest.FixtureRequest, browser: Browser, report: Path) -> Iterator[Tab]:
+def tab(request, browser: Browser, report: Path) -> Iterator[Tab]:
     """The report, open; in the end nothing was said on the console and nothing asked for elsewhere."""
     said: list[str] = []
     tab = browser.new_page(color_scheme=request.param, viewport={"width": 1200, "height": 900})

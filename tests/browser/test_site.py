@@ -31,7 +31,7 @@ class Quiet(SimpleHTTPRequestHandler):
 
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def site(tmp_path_factory) -> Iterator[str]:
     """Its address."""
     if not (ROOT / ".venv/bin/zensical").exists():
         pytest.skip("zensical needs Python 3.11")

@@ -28,7 +28,7 @@ NODE = {"kind": "Node", "apiVersion": "v1", "metadata": {"name": "gpu-01"}}
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+def cluster(tmp_path_factory) -> Iterator[Cluster]:
     """A cluster without hosts."""
     made = Cluster(tmp_path_factory.mktemp("sim"), [])
     yield made

@@ -168,7 +168,7 @@ def test_a_gpu_that_nvml_lists_no_more_is_lost_until_it_is_back() -> None:
     assert gone_gpus(gone, known, state(ONE, TWO)) == {}
 
 
-def statuses(caplog: pytest.LogCaptureFixture) -> list[Status]:
+def statuses(caplog) -> list[Status]:
     """Those logged so far, in order."""
     lines = [record.getMessage() for record in caplog.records]
     return [loads(text) for line in lines if (text := find_last(f" {line}"))]

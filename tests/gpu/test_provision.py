@@ -36,7 +36,7 @@ def request(method: str, path: str, body: Any = None, content: str = "") -> Any:
 
 
 @pytest.fixture(scope="module")
-def gpunode(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gpunode]:
+def gpunode(tmp_path_factory) -> Iterator[Gpunode]:
     """Runs gpunode on the host that is up; returns the lines of its --json, whose exit code has to be as said."""
     if not (host.OUT / "root").exists():
         pytest.skip(

@@ -234,7 +234,7 @@ def _logs(of: Cluster) -> type[BaseHTTPRequestHandler]:
 
 
 @pytest.fixture(scope="module", params=[*OLD, NEW])
-def cluster(request, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+def cluster(request, tmp_path_factory) -> Iterator[Cluster]:
     """A cluster of that release with node `a`."""
     folder = tmp_path_factory.mktemp(f"api-{request.param}")
     try:

@@ -82,7 +82,7 @@ class Server:
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+def server(tmp_path_factory) -> Iterator[Server]:
     """Nodes `a` and `b`, the accounts with their rights, and the policies in force."""
     folder = tmp_path_factory.mktemp("policies")
     try:

@@ -18,7 +18,7 @@ GPUS = 2
 
 
 @pytest.fixture(scope="module")
-def node(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Node, str]]:
+def node(lab: Lab, tmp_path_factory) -> Iterator[tuple[Node, str]]:
     """A bare host of this layout, and where it finds archives; a bare Debian again in the end."""
     node = lab.node("legacy")
     node.reset()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -27,7 +26,7 @@ def _forked_servers() -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+def cluster(tmp_path_factory) -> Iterator[Cluster]:
     """A cluster without hosts."""
     made = Cluster(tmp_path_factory.mktemp("sim"), [])
     yield made
@@ -43,6 +42,6 @@ def client(cluster: Cluster) -> Client:
 
 
 @pytest.fixture
-def records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def records(tmp_path, monkeypatch) -> None:
     """Records of runs are the test's own."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))

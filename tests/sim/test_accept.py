@@ -68,7 +68,7 @@ def rows(seen: list[dict[str, Any]], kind: str, key: str) -> dict[str, dict[str,
     return {line[key]: line for line in seen if line["type"] == kind}
 
 
-def test_every_gpu_is_measured_and_the_record_kept_here_and_on_the_node(demo: Demo, tmp_path: Path) -> None:
+def test_every_gpu_is_measured_and_the_record_kept_here_and_on_the_node(demo: Demo, tmp_path) -> None:
     code, seen = run(demo, "accept", "inventory.yaml", "--level", "quick")
     assert code == 0, output(demo)
     gpus = rows(seen, "acceptance", "uuid")

@@ -86,7 +86,7 @@ def away(demo: Demo) -> None:
 
 @pytest.mark.parametrize(("fault", "state"), [(refuse, "refused"), (away, "unreachable")])
 def test_a_run_that_too_many_bad_hosts_stop_at_once_says_so_and_asks_nothing(
-    unchanged: Demo, tmp_path: Path, fault: Callable[[Demo], None], state: str
+    unchanged: Demo, tmp_path, fault: Callable[[Demo], None], state: str
 ) -> None:
     """Before any batch, and as the plan shows it; nothing is changed, and no run is recorded."""
     with unchanged.states["gpu-1"].change() as now:
@@ -135,7 +135,7 @@ def test_a_batch_is_proven_before_the_next_begins(demo: Demo) -> None:
     assert seen == [(kind, f"gpu-{number}") for number in (1, 2) for kind in ("outcome", "vectoradd")]
 
 
-def test_a_gate_stops_the_run_before_the_next_batch(provisioned: tuple[Demo, object], tmp_path: Path) -> None:
+def test_a_gate_stops_the_run_before_the_next_batch(provisioned: tuple[Demo, object], tmp_path) -> None:
     """The host before it is finished, the rest is resumed. `plan` shows gates and runs none."""
     demo, _ = provisioned
     written = demo.inventory.read_text()
@@ -329,7 +329,7 @@ def full_disk(state: Path) -> Iterator[None]:
 
 
 def test_a_record_that_cannot_be_written_gives_back_what_waits_and_begins_no_more(
-    busy: Demo, tmp_path: Path
+    busy: Demo, tmp_path
 ) -> None:
     """As Ctrl-C does it, with the cause and what to do; once there is room the run goes on."""
     patience(busy, work="wait")
@@ -350,9 +350,7 @@ def test_a_record_that_cannot_be_written_gives_back_what_waits_and_begins_no_mor
     assert cordoned(api) == []
 
 
-def test_a_record_that_breaks_between_batches_finishes_one_and_begins_no_other(
-    busy: Demo, tmp_path: Path
-) -> None:
+def test_a_record_that_breaks_between_batches_finishes_one_and_begins_no_other(busy: Demo, tmp_path) -> None:
     """Here by a gate, which takes the folder away."""
     api, state = client(busy), busy.states["gpu-1"]
     delete(api, "job")

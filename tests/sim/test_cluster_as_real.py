@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -31,7 +30,7 @@ PASSING = {"uid", "resourceVersion", "creationTimestamp", "time"}
 
 
 @pytest.fixture(scope="module")
-def running(lab: lab_api.Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Api, Api, Cluster]]:  # noqa: F811
+def running(lab: lab_api.Lab, tmp_path_factory) -> Iterator[tuple[Api, Api, Cluster]]:  # noqa: F811
     """The real API, and the simulated one with its cluster."""
     real = connect(Access(kubeconfig=str(lab.kubeconfig)))
     cluster = Cluster(tmp_path_factory.mktemp("sim"), [])
@@ -200,7 +199,7 @@ def test_vectoradds_pod_is_completed_alike(both: tuple[Api, Api]) -> None:
     assert answers[1] == answers[0]
 
 
-def test_nobody_is_refused_alike(lab: lab_api.Lab, tmp_path: Path) -> None:  # noqa: F811
+def test_nobody_is_refused_alike(lab: lab_api.Lab, tmp_path) -> None:  # noqa: F811
     """The words that gpunode takes verb and resource from."""
     cluster = Cluster(tmp_path, [])
     folders = (lab.inventory.parent, tmp_path)

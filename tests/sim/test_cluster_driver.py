@@ -26,7 +26,7 @@ PLACE = Endpoints(Path("plugins"), Path("resources"))
 
 
 @pytest.fixture(scope="module")
-def state(tmp_path_factory: pytest.TempPathFactory) -> State:
+def state(tmp_path_factory) -> State:
     return ready(tmp_path_factory.mktemp("sim"), MACHINE)
 
 
@@ -116,9 +116,7 @@ def test_no_program_of_this_computer_is_run_for_a_pod(command: list[str]) -> Non
         arguments_of({"command": command})
 
 
-def test_event_sets_that_are_made_at_once_are_each_watchs_own(
-    state: State, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_event_sets_that_are_made_at_once_are_each_watchs_own(state: State, monkeypatch) -> None:
     """Every GPU has a thread that listens for it: an Xid must not come to another GPU's."""
     driver = Driver(state.folder, environment(state))
     both = threading.Barrier(2, timeout=60)

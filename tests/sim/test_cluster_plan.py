@@ -199,7 +199,7 @@ def test_a_cluster_without_the_namespace_is_told_that_it_could_not_try_what_goes
 
 
 def test_a_node_with_all_its_labels_is_not_asked_about(
-    deployed: Api, cluster: Cluster, client: Client, monkeypatch: pytest.MonkeyPatch
+    deployed: Api, cluster: Cluster, client: Client, monkeypatch
 ) -> None:
     """The list of nodes says who has applied which: of a fleet that is right nothing else is asked."""
     kind, wish = KINDS["Node"], {"gpunode.dev/gpu": "true", "pool": "ml"}

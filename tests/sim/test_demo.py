@@ -37,7 +37,7 @@ GPUNODE = [sys.executable, "-m", "gpunode"]
 
 
 @pytest.fixture(autouse=True)
-def room(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def room(monkeypatch) -> Iterator[Path]:
     """Demos make their folders here (a short path, for the sockets in it); none may be left."""
     with tempfile.TemporaryDirectory(prefix="gpn-") as name:
         monkeypatch.setattr("tempfile.tempdir", name)
@@ -175,9 +175,7 @@ def test_the_busy_one_of_several_stays_and_the_others_end(room: Path) -> None:
     assert forks.run([*GPUNODE, "demo", "stop"], capture_output=True, text=True).returncode == 0
 
 
-def test_no_demo_is_here_in_the_folder_of_one_that_has_ended(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_demo_is_here_in_the_folder_of_one_that_has_ended(tmp_path, monkeypatch) -> None:
     gone = tmp_path / "gone"
     gone.mkdir()
     monkeypatch.chdir(gone)

@@ -16,7 +16,7 @@ HOST = "h100-1"
 
 
 @pytest.fixture(scope="module")
-def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
+def fleet(tmp_path_factory) -> Iterator[Fleet]:
     """A bare host with the archive's components."""
     with serving(tmp_path_factory.mktemp("fleet"), (kinds.new_host(HOST),)) as served:
         sources = served.states[HOST].root / "etc/apt/sources.list"

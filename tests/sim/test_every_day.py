@@ -32,7 +32,7 @@ def demo() -> Iterator[Demo]:
 
 
 @pytest.fixture
-def gpunode(demo: Demo, tmp_path: Path) -> Gpunode:
+def gpunode(demo: Demo, tmp_path) -> Gpunode:
     """gpunode in a folder without an inventory, with the demo's kubeconfig."""
 
     def command(*words: str) -> subprocess.CompletedProcess[str]:
@@ -67,7 +67,7 @@ def test_the_plugin_is_inspected_with_a_kubeconfig_alone(gpunode: Gpunode) -> No
     assert "--limit gpu-3: no such host or group; did you mean `gpu-" in other.stderr
 
 
-def test_a_first_inventory_is_written_from_the_clusters_nodes(gpunode: Gpunode, tmp_path: Path) -> None:
+def test_a_first_inventory_is_written_from_the_clusters_nodes(gpunode: Gpunode, tmp_path) -> None:
     """Those with GPUs, by name where nodes share an address, as here; no host is asked."""
     done = gpunode("init", "--from", "cluster")
     assert done.returncode == 0, done.stderr

@@ -7,7 +7,6 @@ import json
 import os
 import signal
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 
@@ -20,7 +19,7 @@ from tests.sim.fleets import Fleet, serving
 
 
 @pytest.fixture
-def serve(tmp_path: Path) -> Iterator[Callable[[int], Fleet]]:
+def serve(tmp_path) -> Iterator[Callable[[int], Fleet]]:
     """Serves so many hosts with P100s."""
     with contextlib.ExitStack() as stack:
 
@@ -58,7 +57,7 @@ def test_hosts_that_are_away_stop_nobody(serve: Callable[[int], Fleet]) -> None:
     assert outcomes["gpu-2"].problem
 
 
-def test_a_slow_host_holds_no_other_up(serve: Callable[[int], Fleet], tmp_path: Path) -> None:
+def test_a_slow_host_holds_no_other_up(serve: Callable[[int], Fleet], tmp_path) -> None:
     """Hosts are worked on side by side: the first to be begun answers only after all others have ended."""
     fleet, answer = serve(4), tmp_path / "answer"
     break_with(fleet.states["gpu-0"], "slow", str(answer))

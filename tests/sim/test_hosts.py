@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from typer.core import TyperOption
@@ -24,7 +23,7 @@ GOOD = ("p100-1", "h100-1", "a100-1")
 
 
 @pytest.fixture(scope="module")
-def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
+def fleet(tmp_path_factory) -> Iterator[Fleet]:
     """One host of every kind."""
     machines = (
         kinds.old_host("p100-1"),
@@ -178,7 +177,7 @@ def test_the_help_of_break_names_every_fault() -> None:
     assert (option.help or "").endswith(f": {', '.join(FAULTS)}.")
 
 
-def test_a_fault_that_would_change_nothing_is_an_error(tmp_path: Path) -> None:
+def test_a_fault_that_would_change_nothing_is_an_error(tmp_path) -> None:
     """A bare host's config.toml has no nvidia runtime to take away."""
     hosts.lay_out(tmp_path)
     bare = hosts.create(tmp_path, kinds.new_host("h100-1"))
@@ -186,9 +185,7 @@ def test_a_fault_that_would_change_nothing_is_an_error(tmp_path: Path) -> None:
         faults.inflict("runtime", [bare])
 
 
-def test_a_kubelet_reads_its_arguments_as_it_starts_and_crashes_with_a_gate_that_is_gone(
-    tmp_path: Path,
-) -> None:
+def test_a_kubelet_reads_its_arguments_as_it_starts_and_crashes_with_a_gate_that_is_gone(tmp_path) -> None:
     """As on the real host: systemd starts it again and again."""
     hosts.lay_out(tmp_path)
     state = hosts.create(tmp_path, kinds.new_host("h100-1"))

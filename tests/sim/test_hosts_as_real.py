@@ -46,10 +46,10 @@ def twin(seen: Facts) -> Machine:
 
 @pytest.fixture(scope="module", params=["legacy", "modern"])
 def both(
-    request: pytest.FixtureRequest,
+    request,
     lab: lab_api.Lab,  # noqa: F811
     gpunode: Callable[..., Ran],  # noqa: F811
-    tmp_path_factory: pytest.TempPathFactory,
+    tmp_path_factory,
 ) -> Iterator[tuple[Outcome, Outcome]]:
     """What is there of a real host, and of its twin, after each was provisioned."""
     ran = gpunode("provision", "--yes", "--json", "--no-run", "--limit", request.param)

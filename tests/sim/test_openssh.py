@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 import subprocess
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -22,7 +21,7 @@ pytestmark = pytest.mark.skipif(shutil.which("ssh") is None, reason="OpenSSH's c
 
 
 @pytest.fixture
-def fleet(tmp_path: Path) -> Iterator[Fleet]:
+def fleet(tmp_path) -> Iterator[Fleet]:
     """Two hosts; afterwards no master of ssh is left."""
     with serving(tmp_path, [kinds.old_host("old"), kinds.nouveau_host("new")], openssh.Dialer) as served:
         yield served
@@ -57,7 +56,7 @@ def test_an_apply_goes_on_when_its_master_dies(fleet: Fleet) -> None:
 
 
 @pytest.mark.timeout(300)
-def test_every_command_works_over_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_command_works_over_it(tmp_path, monkeypatch) -> None:
     """From bare hosts to finished pods, an interrupted run, and its resumption; and no process is left."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     with Demo([kinds.old_host(f"gpu-{number}") for number in (1, 2)]) as demo:

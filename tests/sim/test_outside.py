@@ -38,7 +38,7 @@ main()
 
 
 @pytest.fixture
-def demo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Demo]:
+def demo(tmp_path, monkeypatch) -> Iterator[Demo]:
     """A host that was never provisioned, whose kubelet knows its API server."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     with Demo([kinds.old_host("gpu-1")]) as made:
@@ -96,7 +96,7 @@ def test_an_operator_killed_before_the_confirmation_leaves_a_mark_that_the_next_
     assert "unconfirmed" not in planned(gpunode(demo, "plan", "inventory.yaml", "--json"))
 
 
-def test_a_confirmation_is_one_connection_and_a_run_without_changes_makes_none(tmp_path: Path) -> None:
+def test_a_confirmation_is_one_connection_and_a_run_without_changes_makes_none(tmp_path) -> None:
     """One exec to probe, one to apply and one for each guarded restart."""
     with serving(tmp_path, [kinds.old_host("gpu-0")]) as fleet:
         outcome = fleet.provision()["gpu-0"]

@@ -49,7 +49,7 @@ def scripts(text: str) -> Iterator[str]:
 
 
 @pytest.fixture(scope="module")
-def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Demo]:
+def demo(tmp_path_factory) -> Iterator[Demo]:
     """As `gpunode demo start` and a first provision leave it."""
     programs = forks.program(tmp_path_factory.mktemp("bin"), "tests.sim.operators", "{}")
     with (

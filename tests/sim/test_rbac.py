@@ -25,7 +25,7 @@ EVENT = {"kind": "Event", "apiVersion": "v1", "metadata": {"name": "a"}}
 
 
 @pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[Cluster]:
+def cluster(tmp_path) -> Iterator[Cluster]:
     """A cluster without hosts."""
     made = Cluster(tmp_path, [])
     yield made

@@ -59,9 +59,7 @@ def bare(folder: Path, *machines: Machine) -> Iterator[tuple[Fleet, Session]]:
             yield fleet, session
 
 
-def test_both_repositories_come_with_their_keys_and_once_for_all_hosts(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_both_repositories_come_with_their_keys_and_once_for_all_hosts(tmp_path, capsys) -> None:
     with bare(tmp_path, kinds.new_host("a"), kinds.new_host("b")) as (_, session), answering() as asked:
         members = session.for_each_host(converge.probe_and_plan)
         assert [outcome.outcome and outcome.outcome.repository for outcome in members] == ["driver", "driver"]
@@ -97,9 +95,7 @@ def test_both_repositories_come_with_their_keys_and_once_for_all_hosts(
         assert [outcome.status for outcome in session.each(converge.probe_and_plan)] == ["right", "right"]
 
 
-def test_a_key_that_cannot_be_had_is_reported_once_and_the_hosts_stay_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_key_that_cannot_be_had_is_reported_once_and_the_hosts_stay_refused(tmp_path, capsys) -> None:
     def key(source: Signed, trusted: Collection[str] = ()) -> Key:
         raise GpunodeError(f"{source.key_uri} cannot be fetched: no route to host")
 
@@ -137,7 +133,7 @@ def keys_in(member: Member) -> int:
     ids=["ubuntu", "debian"],
 )
 def test_a_bare_host_of_a_new_release_has_its_first_plan_without_a_key_made_by_hand(
-    tmp_path: Path, machine: Machine, version: str, kernel: str
+    tmp_path, machine: Machine, version: str, kernel: str
 ) -> None:
     with bare(tmp_path, machine) as (_, session), answering():
         (repository,) = session.for_each_host(converge.probe_and_plan)
@@ -146,7 +142,7 @@ def test_a_bare_host_of_a_new_release_has_its_first_plan_without_a_key_made_by_h
 
 
 def test_a_key_of_which_only_the_end_is_known_is_shown_and_taken_only_with_its_whole_fingerprint(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path, capsys
 ) -> None:
     with bare(tmp_path, kinds.new_host("a")) as (_, session), answering(debian13=PRINT[-8:]):
         (outcome,) = session.for_each_host(converge.probe_and_plan)

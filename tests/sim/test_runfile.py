@@ -17,7 +17,7 @@ SCRIPT = '#!/bin/sh\nexec "$GPUNODE_SIM_PYTHON" -I "$GPUNODE_SIM_RUN" nvidia-ins
 
 
 @pytest.fixture(scope="module")
-def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
+def fleet(tmp_path_factory) -> Iterator[Fleet]:
     """A bare host, and one with nouveau."""
     machines = (kinds.new_host("h100-1"), kinds.nouveau_host("a100-1"))
     with serving(tmp_path_factory.mktemp("fleet"), machines) as served:
@@ -38,7 +38,7 @@ def by_file(fleet: Fleet, folder: Path, version: str) -> dict[str, Outcome]:
     return wishing(fleet, version, RunFile(version, digest, str(path))).provision()
 
 
-def test_a_driver_goes_from_bare_by_upgrade_to_packages(fleet: Fleet, tmp_path: Path) -> None:
+def test_a_driver_goes_from_bare_by_upgrade_to_packages(fleet: Fleet, tmp_path) -> None:
     """Each time the GPUs answer with the driver that was asked for, and nothing is left to do."""
     for version in ("580.178.04", "595.91.07"):
         for name, outcome in by_file(fleet, tmp_path, version).items():
@@ -60,7 +60,7 @@ def test_a_driver_goes_from_bare_by_upgrade_to_packages(fleet: Fleet, tmp_path: 
         assert (outcome.facts.modules["nvidia"].version or "").startswith("580.")
 
 
-def test_a_file_of_another_checksum_is_sent_and_not_run(fleet: Fleet, tmp_path: Path) -> None:
+def test_a_file_of_another_checksum_is_sent_and_not_run(fleet: Fleet, tmp_path) -> None:
     """The host keeps the driver that it has."""
     path = tmp_path / "NVIDIA.run"
     path.write_text(SCRIPT.format(version="610.43.02"))

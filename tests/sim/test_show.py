@@ -109,7 +109,7 @@ def test_what_it_ends_with_works_as_it_is_printed(played: Played) -> None:
 
 @pytest.mark.parametrize(("link", "good"), [("module", True), ("NVML", False)])
 def test_a_break_is_shown_only_if_verify_names_the_link_it_broke(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], link: str, good: bool
+    tmp_path, capsys, link: str, good: bool
 ) -> None:
     """That verify ends with 1 is not enough."""
     hosts.lay_out(tmp_path)
@@ -129,7 +129,7 @@ def test_a_break_is_shown_only_if_verify_names_the_link_it_broke(
     assert ("expected is module" in capsys.readouterr().out) is not good
 
 
-def test_the_last_line_names_how_to_go_on(tmp_path: Path) -> None:
+def test_the_last_line_names_how_to_go_on(tmp_path) -> None:
     """Kept or not, and where something went wrong."""
     state = SimpleNamespace(machine=lambda: kinds.new_host("h100-1"))
     demo = SimpleNamespace(states={"h100-1": state}, folder=tmp_path, metrics={}, port=lambda _: 22)

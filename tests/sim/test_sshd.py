@@ -29,7 +29,7 @@ from tests.sim.fleets import Fleet, serving
 
 
 @pytest.fixture(scope="module")
-def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
+def fleet(tmp_path_factory) -> Iterator[Fleet]:
     """One host."""
     with serving(tmp_path_factory.mktemp("sshd"), [kinds.new_host("gpu-0")]) as served:
         yield served
@@ -100,7 +100,7 @@ def test_who_looks_round_sees_the_files_of_the_host(
     "command", ["echo hi > {}", "echo hi >> {}", 'true "$(echo hi > {})"', "/bin/sh -c true"]
 )
 def test_a_command_does_not_write_this_computers_files(
-    fleet: Fleet, connection: SshConnection, tmp_path: Path, command: str
+    fleet: Fleet, connection: SshConnection, tmp_path, command: str
 ) -> None:
     """It is refused, and the refusal says where the host's files are."""
     there = tmp_path / "file"
@@ -152,7 +152,7 @@ def facts(output: bytes) -> dict[str, Any]:
 
 
 def test_a_forked_agent_sees_what_one_started_by_a_shell_sees(
-    fleet: Fleet, forks: ForkServer, monkeypatch: pytest.MonkeyPatch
+    fleet: Fleet, forks: ForkServer, monkeypatch
 ) -> None:
     """The whole command line through a shell, sudo and a new python gives the same facts."""
     state = fleet.states["gpu-0"]
@@ -183,9 +183,7 @@ def test_a_forked_agent_sees_what_one_started_by_a_shell_sees(
         ("import os; os.kill(os.getpid(), 15)", -15),
     ],
 )
-def test_a_fork_ends_as_a_new_python_would(
-    forks: ForkServer, tmp_path: Path, program: str, status: int
-) -> None:
+def test_a_fork_ends_as_a_new_python_would(forks: ForkServer, tmp_path, program: str, status: int) -> None:
     """Exit status and what is said of an error."""
     words = [sys.executable, "-I", "-S", "-c", program]
     real = subprocess.run(words, env={}, cwd=tmp_path, capture_output=True, check=False)
@@ -199,7 +197,7 @@ SEEN = (
 )
 
 
-def test_a_fork_sees_what_a_new_python_sees(forks: ForkServer, tmp_path: Path) -> None:
+def test_a_fork_sees_what_a_new_python_sees(forks: ForkServer, tmp_path) -> None:
     """Arguments, import path, environment, folder, flags; and none of its server's files."""
     host = {"LC_ALL": "C", "PATH": os.defpath}
     real = subprocess.run(
@@ -211,7 +209,7 @@ def test_a_fork_sees_what_a_new_python_sees(forks: ForkServer, tmp_path: Path) -
 
 
 def test_what_a_fork_starts_to_outlive_it_is_a_fork_too_and_sees_what_a_new_python_sees(
-    forks: ForkServer, tmp_path: Path
+    forks: ForkServer, tmp_path
 ) -> None:
     """An agent's apply: no module and no file of the agent is in it."""
     host = {"LC_ALL": "C", "PATH": os.defpath}

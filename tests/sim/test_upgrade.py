@@ -33,7 +33,7 @@ FULL = Spec(
 
 
 @pytest.fixture
-def api(tmp_path: Path) -> Iterator[Api]:
+def api(tmp_path) -> Iterator[Api]:
     """A cluster without hosts."""
     cluster = Cluster(tmp_path, [])
     client = connect(Access(kubeconfig=str(cluster.kubeconfig)))

@@ -32,7 +32,7 @@ def demo() -> Iterator[Demo]:
 
 
 @pytest.fixture
-def alone(demo: Demo, tmp_path: Path) -> Gpunode:
+def alone(demo: Demo, tmp_path) -> Gpunode:
     """gpunode in a folder without an inventory, with the demo's kubeconfig."""
     return lambda *words: run(tmp_path, *words, KUBECONFIG=str(demo.folder / "kubeconfig"))
 

@@ -216,9 +216,7 @@ def test_eviction_ends_a_pod_in_its_grace(api: Api, client: Client) -> None:
     assert [entry.name for entry in drain.work_on(api, "n1")] == ["default/plugin"]
 
 
-def test_a_disruption_budget_that_never_allows_it_is_named(
-    api: Api, client: Client, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_disruption_budget_that_never_allows_it_is_named(api: Api, client: Client, monkeypatch) -> None:
     made = pod(client, "web")
     asked: list[str] = []
     budget = "The disruption budget web needs 1 healthy pods and has 1 currently"
@@ -236,9 +234,7 @@ def test_a_disruption_budget_that_never_allows_it_is_named(
     assert told[-1].endswith(f", at most 3 s; default/web may not be evicted: {budget}")
 
 
-def test_a_budget_holds_a_pod_whose_other_containers_run(
-    api: Api, client: Client, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_budget_holds_a_pod_whose_other_containers_run(api: Api, client: Client, monkeypatch) -> None:
     """The one with a GPU crashes; what the budget is for may be the one that runs."""
     made = pod(client, "web", gpus=1)
     spec = {**made["spec"], "containers": [*made["spec"]["containers"], {"name": "d", "image": "i"}]}
@@ -262,7 +258,7 @@ def test_a_budget_holds_a_pod_whose_other_containers_run(
 # --- one operator ---
 
 
-def test_one_operator_holds_the_cluster(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_operator_holds_the_cluster(api: Api, monkeypatch) -> None:
     """A second run is refused by the first one's name, and goes on when that has ended."""
     monkeypatch.setattr(lease, "RENEW", 0.1)
     monkeypatch.setattr(lease, "RETRY", 0.3)
@@ -278,7 +274,7 @@ def test_one_operator_holds_the_cluster(api: Api, monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.parametrize("year", [2001, 2099])
-def test_a_dead_operators_lease_is_taken_over(api: Api, monkeypatch: pytest.MonkeyPatch, year: int) -> None:
+def test_a_dead_operators_lease_is_taken_over(api: Api, monkeypatch, year: int) -> None:
     """Whatever its clock said: what counts is whether the Lease changes."""
     monkeypatch.setattr(lease, "SECONDS", 1)
     monkeypatch.setattr(lease, "RETRY", 0.1)
@@ -296,9 +292,7 @@ def test_a_dead_operators_lease_is_taken_over(api: Api, monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize("year", [2001, 2099])
-def test_a_live_operator_whose_clock_is_wrong_keeps_its_lease(
-    api: Api, monkeypatch: pytest.MonkeyPatch, year: int
-) -> None:
+def test_a_live_operator_whose_clock_is_wrong_keeps_its_lease(api: Api, monkeypatch, year: int) -> None:
     monkeypatch.setattr(lease, "RENEW", 0.1)
     monkeypatch.setattr(lease, "RETRY", 0.3)
     clock_says(monkeypatch, year)
@@ -310,7 +304,7 @@ def test_a_live_operator_whose_clock_is_wrong_keeps_its_lease(
         pass
 
 
-def clock_says(monkeypatch: pytest.MonkeyPatch, year: int) -> None:
+def clock_says(monkeypatch, year: int) -> None:
     class Wrong(datetime):
         @classmethod
         def now(cls, tz: Any = None) -> Wrong:
@@ -321,7 +315,7 @@ def clock_says(monkeypatch: pytest.MonkeyPatch, year: int) -> None:
 
 @pytest.mark.parametrize("taken", [False, True])
 def test_nothing_begins_while_the_lease_may_be_another_s(
-    api: Api, cluster: Cluster, monkeypatch: pytest.MonkeyPatch, taken: bool
+    api: Api, cluster: Cluster, monkeypatch, taken: bool
 ) -> None:
     """The API server is away for one operator alone, and for longer than the Lease lasts."""
     for name, value in (("SECONDS", 0.5), ("RENEW", 0.05), ("RETRY", 0.05)):
@@ -355,14 +349,14 @@ def test_nothing_begins_while_the_lease_may_be_another_s(
     api.replace(lease._lease("", live))
 
 
-def test_a_lease_that_cannot_be_renewed_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lease_that_cannot_be_renewed_is_given_up(monkeypatch) -> None:
     monkeypatch.setattr(lease, "RETRY", 0.01)
     held = lease.Held("ada")
     held.renewed = lease.clock() - 60
     assert held.lost_reason(0.05, lambda _: None, lambda: False) == "its lease could not be renewed for 0 min"
 
 
-def test_a_kubernetes_without_leases_is_passed_over(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_kubernetes_without_leases_is_passed_over(api: Api, monkeypatch) -> None:
     """Before 1.12. The user is told to see to it."""
     monkeypatch.setattr(
         kubectl, "KINDS", {name: kind for name, kind in kubectl.KINDS.items() if name != "Lease"}
@@ -387,7 +381,7 @@ def replaced(api: Api, holder: str) -> bool:
     return True
 
 
-def test_an_answer_that_was_lost_on_its_way_loses_no_lease(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_answer_that_was_lost_on_its_way_loses_no_lease(api: Api, monkeypatch) -> None:
     """The API server has a version of ours that this run does not know."""
     monkeypatch.setattr(lease, "RENEW", 0.05)
     with lease.hold(api, "ada", lambda _: None) as held:
@@ -416,7 +410,7 @@ def test_only_a_proven_node_is_given_back(api: Api) -> None:
     assert cordon.owners(api) == {}
 
 
-def test_a_lease_that_was_taken_is_known_to_be_lost(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lease_that_was_taken_is_known_to_be_lost(api: Api, monkeypatch) -> None:
     monkeypatch.setattr(lease, "RENEW", 0.05)
     with lease.hold(api, "ada", lambda _: None) as held:
         until(lambda: replaced(api, "bob"))

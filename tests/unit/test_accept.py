@@ -295,9 +295,7 @@ def test_a_quick_run_does_not_count_as_a_standard_one() -> None:
     assert part.with_earlier(quick) == part
 
 
-def test_a_quick_run_is_not_enough_where_an_acceptance_is_required(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_quick_run_is_not_enough_where_an_acceptance_is_required(tmp_path, monkeypatch) -> None:
     """And leaves the record of a standard one alone."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     uuids, chain = [gpu.uuid for gpu in host(1).gpus], [Verdict.ok("kubelet", "it runs")]
@@ -318,7 +316,7 @@ def test_a_quick_run_is_not_enough_where_an_acceptance_is_required(
 
 @pytest.mark.parametrize(("number", "counts"), [(1, True), (2, False)])
 def test_an_acceptance_on_the_host_counts_for_its_node(
-    number: int, counts: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    number: int, counts: bool, tmp_path, monkeypatch
 ) -> None:
     """But not for another cluster's host of the same name, which has other GPUs."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
@@ -332,7 +330,7 @@ def test_an_acceptance_on_the_host_counts_for_its_node(
     assert ("accepted just now" in link.text, link.cause) == (counts, "")
 
 
-def test_an_acceptance_of_a_clock_that_was_ahead_hides_no_later_one(tmp_path: Path) -> None:
+def test_an_acceptance_of_a_clock_that_was_ahead_hides_no_later_one(tmp_path) -> None:
     """It counts by its date alone where there is no other."""
     made, now = stamp(), stamp().at + DAY
     ahead = replace(made, at=now + 9 * DAY, until=now + 39 * DAY)
@@ -390,9 +388,7 @@ class Rows:
     def problem(self, problem: Problem, host: str) -> None: ...
 
 
-def test_hosts_without_kubernetes_are_accepted_and_their_record_is_read_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_hosts_without_kubernetes_are_accepted_and_their_record_is_read_again(tmp_path, monkeypatch) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     answers = {"output": f"noise\n{dumps(host(1))}", "error": ""}
     dcgmi = Tool(True, 31.0, {"pass": 12.0})
@@ -432,16 +428,14 @@ def test_hosts_without_kubernetes_are_accepted_and_their_record_is_read_again(
 
 
 @pytest.mark.parametrize("measured", [False, True])
-def test_figures_are_said_to_be_recorded_only_where_they_are(
-    measured: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_figures_are_said_to_be_recorded_only_where_they_are(measured: bool, tmp_path, monkeypatch) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     session = Visits(a={"output": dumps(host(1)), "error": ""} if measured else Unreachable("a", "no answer"))
     acceptance.accept_on_hosts(cast("Session", session), "standard")
     assert any("are recorded in" in note for note in session.reporter.notes) == measured
 
 
-def test_seven_of_eight_gpus_are_no_accepted_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_seven_of_eight_gpus_are_no_accepted_host(tmp_path, monkeypatch) -> None:
     """Where the inventory says eight; those that pass are accepted, but the record does not count."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     session = Visits(seven={"output": dumps(host(1, count=7)), "error": ""})
@@ -455,9 +449,7 @@ def test_seven_of_eight_gpus_are_no_accepted_host(tmp_path: Path, monkeypatch: p
     assert stamp.why_void(now=stamp.at, driver="", kernel="", uuids=stamp.uuids) == "the host failed it"
 
 
-def test_a_host_alone_is_compared_with_the_records_of_others(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_host_alone_is_compared_with_the_records_of_others(tmp_path, monkeypatch) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     first = Visits(first={"output": dumps(host(1, "h200", 8)), "error": ""})
     acceptance.accept_on_hosts(cast("Session", first), "standard")

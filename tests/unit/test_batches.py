@@ -228,7 +228,7 @@ def waiting(
     return Member(host, Outcome(host.name, "planned", plan=plan, disturbs=disturbs))
 
 
-def test_the_batches_are_shown_before_the_question(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_batches_are_shown_before_the_question(capsys) -> None:
     """Each with the hosts that change and what that interrupts; of many the first ones, and how large the others are."""
     a1, a2, a3, b1, b2 = HOSTS
     restart, file = Service("docker.service", "why", restart=True), WriteFile("/etc/x", "", "why")
@@ -435,7 +435,7 @@ def test_a_host_whose_pods_are_not_known_counts_as_busy(
     ids=["stopped", "missing", "containers run", "containers unknown", "runs", "unknown", "is a node"],
 )
 def test_a_host_without_kubelet_node_and_containers_has_no_pods(
-    seen: dict[str, object], node: str | None, bare: bool, monkeypatch: pytest.MonkeyPatch
+    seen: dict[str, object], node: str | None, bare: bool, monkeypatch
 ) -> None:
     """Such hosts are one batch; in doubt a host's pods are not known, and it goes alone. Of a node the API server knows."""
     monkeypatch.setattr(drain, "work_on", lambda *_, **__: (Work("ml/x", "x", asks={}, service=False),))

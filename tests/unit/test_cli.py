@@ -44,7 +44,7 @@ cli.main()
 """
 
 
-def test_every_mistake_of_an_inventory_begins_with_its_place(tmp_path: Path) -> None:
+def test_every_mistake_of_an_inventory_begins_with_its_place(tmp_path) -> None:
     """As a compiler's do, the first like the others: editors jump to it."""
     (tmp_path / "inventory.yaml").write_text("groups: {a: {hosts: [x y, z z]}}\n")
     words = [sys.executable, "-m", "gpunode", "plan"]
@@ -73,7 +73,7 @@ def test_a_mistake_is_answered_with_what_to_write(words: str, hint: str) -> None
 
 
 def test_a_kubeconfig_that_is_named_and_not_there_is_told_before_mistakes_of_the_inventory(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path, monkeypatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "inventory.yaml").write_text("groups: 1\n")
@@ -163,7 +163,7 @@ def test_an_argument_that_is_missing_is_named_with_an_example(words: str, needs:
 @pytest.mark.parametrize(
     "words", ["LONG", "plan --LONG", "plan --forks LONG", "plan --limit LONG i.yaml", "resume LONG"]
 )
-def test_a_word_of_thousands_of_characters_is_not_repeated_whole(tmp_path: Path, words: str) -> None:
+def test_a_word_of_thousands_of_characters_is_not_repeated_whole(tmp_path, words: str) -> None:
     (tmp_path / "i.yaml").write_text("groups: {g: {hosts: [a]}}\n")
     command = [sys.executable, "-m", "gpunode", *words.replace("LONG", "x" * 5000).split()]
     done = forks.run(command, cwd=tmp_path, capture_output=True, text=True)
@@ -171,7 +171,7 @@ def test_a_word_of_thousands_of_characters_is_not_repeated_whole(tmp_path: Path,
     assert len(done.stderr) < 2500
 
 
-def test_a_host_has_a_name_that_a_host_can_have(tmp_path: Path) -> None:
+def test_a_host_has_a_name_that_a_host_can_have(tmp_path) -> None:
     (tmp_path / "i.yaml").write_text(f"groups: {{g: {{hosts: [{'x' * 254}]}}}}\n")
     done = CliRunner().invoke(app, ["plan", str(tmp_path / "i.yaml")])
     assert "has 254 characters; 253 is the maximum" in str(done.exception)
@@ -195,9 +195,7 @@ INSPECT = ("-c", "from gpunode.__main__ import kubectl_inspect; kubectl_inspect(
 
 
 @pytest.mark.parametrize("program", [("-m", "gpunode"), INSPECT], ids=["gpunode", "kubectl inspect gpunode"])
-def test_an_interrupt_while_the_program_loads_is_no_traceback(
-    program: tuple[str, ...], tmp_path: Path
-) -> None:
+def test_an_interrupt_while_the_program_loads_is_no_traceback(program: tuple[str, ...], tmp_path) -> None:
     """Its modules take some tenths of a second."""
     (tmp_path / "typer.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n")
     done = subprocess.run(
@@ -271,7 +269,7 @@ def test_an_interrupt_at_a_question_is_one() -> None:
     ("words", "streams"),  # an error of gpunode's, and one of its options
     [("init", "<&-"), ("init", ">&-"), ("init", "<&- >&- 2>&-"), ("plan --nosuch", "<&- >&- 2>&-")],
 )
-def test_closed_streams_leave_the_exit_code_as_it_is(words: str, streams: str, tmp_path: Path) -> None:
+def test_closed_streams_leave_the_exit_code_as_it_is(words: str, streams: str, tmp_path) -> None:
     """Python finds them closed as it starts."""
     program = f"{sys.executable} -c 'from gpunode.cli import main; main()' {words} {streams}"
     done = subprocess.run(program, check=False, shell=True, cwd=tmp_path, stderr=subprocess.PIPE, text=True)
@@ -281,7 +279,7 @@ def test_closed_streams_leave_the_exit_code_as_it_is(words: str, streams: str, t
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
 @pytest.mark.parametrize("words", ["init", "plan --nosuch"])
 @pytest.mark.parametrize("output", [subprocess.DEVNULL, None], ids=["messages", "all"])
-def test_full_streams_leave_the_exit_code_as_it_is(words: str, output: int | None, tmp_path: Path) -> None:
+def test_full_streams_leave_the_exit_code_as_it_is(words: str, output: int | None, tmp_path) -> None:
     program = "from gpunode.cli import main; main()"
     with Path("/dev/full").open("w") as full:
         command = [sys.executable, "-c", program, *words.split()]
@@ -329,7 +327,7 @@ def test_a_report_that_cannot_be_written_is_one_line() -> None:
     ids=lambda each: " ".join(each)[:12],
 )
 def test_a_path_that_no_file_can_have_is_named(
-    words: list[str], environment: dict[str, str], tmp_path: Path
+    words: list[str], environment: dict[str, str], tmp_path
 ) -> None:
     """Wherever a user names it."""
     (tmp_path / "inventory.yaml").write_text("groups: {g: {hosts: [a]}}\n")
@@ -377,7 +375,7 @@ def test_a_reader_that_goes_away_ends_the_program_quietly(json: bool) -> None:
         ("gpunode demo break daemon", ["daemon.json"]),
     ],
 )
-def test_the_shell_completes_hosts_and_groups(tmp_path: Path, words: str, completions: list[str]) -> None:
+def test_the_shell_completes_hosts_and_groups(tmp_path, words: str, completions: list[str]) -> None:
     """Of the inventory on the line, else of the usual one; also after a comma. A file that is wrong completes nothing."""
     (tmp_path / "inventory.yaml").write_text("groups: {gold: {hosts: ['gpu-[1:2]']}}\n")
     (tmp_path / "other.yaml").write_text("groups: {all: {hosts: [x]}}\n")
@@ -395,7 +393,7 @@ def test_the_shell_completes_hosts_and_groups(tmp_path: Path, words: str, comple
 
 
 @pytest.mark.parametrize(("word", "kept"), [("cordon-gpu", ["cordon-gpu"]), ("plugin", ["plugin"])])
-def test_only_the_named_command_is_made(monkeypatch: pytest.MonkeyPatch, word: str, kept: list[str]) -> None:
+def test_only_the_named_command_is_made(monkeypatch, word: str, kept: list[str]) -> None:
     """A mistake, or no word, has all of them: it names those that are near. `help` has the help of each."""
     for name in ("registered_commands", "registered_groups"):
         monkeypatch.setattr(app, name, list(getattr(app, name)))

@@ -41,7 +41,7 @@ WITH_PLUGIN = f"cluster: {{plugin: {{image: 'plugin:1'}}}}\n{BARE}"
 
 
 @pytest.fixture
-def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Command:
+def command(tmp_path, monkeypatch) -> Command:
     """Runs gpunode in a folder of its own; a host's name says how its story ends."""
 
     def look(visit: Visit, _: Any) -> Outcome:
@@ -129,12 +129,7 @@ def test_a_plan_says_why_where_it_is_asked(command: Command) -> None:
     ],
 )
 def test_drift_of_the_cluster_is_reported_as_that_of_hosts(
-    command: Command,
-    monkeypatch: pytest.MonkeyPatch,
-    host: str,
-    objects: int | None,
-    conflict: bool,
-    code: int,
+    command: Command, monkeypatch, host: str, objects: int | None, conflict: bool, code: int
 ) -> None:
     """Also where a label of one host is refused. A cluster that does not answer (None) was not checked."""
 
@@ -177,9 +172,7 @@ def test_provision_says_before_it_asks_that_the_cluster_is_left_out(command: Com
     assert "the inventory names no `cluster.plugin`" in told
 
 
-def test_hosts_that_the_plan_could_not_take_are_gone_on_with(
-    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_hosts_that_the_plan_could_not_take_are_gone_on_with(command: Command, tmp_path, monkeypatch) -> None:
     """They are not done: `@failed` has them, `resume` tries them again, until they are right."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     bad = ["refused", "unreachable", "failed"]
@@ -285,7 +278,7 @@ def test_a_fleet_is_reported_in_one_sentence(chains: Mapping[str, list[Verdict]]
     ],
 )
 def test_a_command_without_an_inventory_names_the_way_out(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: str, way: str
+    tmp_path, monkeypatch, words: str, way: str
 ) -> None:
     """Its own line with a file, which takes the place of the inventory's name alone; and an inventory to copy."""
     monkeypatch.chdir(tmp_path)
@@ -301,7 +294,7 @@ def test_a_command_without_an_inventory_names_the_way_out(
 
 
 def test_the_usual_inventory_is_the_one_of_the_environment_and_an_argument_comes_first(
-    command: Command, monkeypatch: pytest.MonkeyPatch
+    command: Command, monkeypatch
 ) -> None:
     """An explicit argument, then $GPUNODE_INVENTORY, then ./inventory.yaml."""
     Path("mine.yaml").write_text("groups: {all: {hosts: [failed]}}\n")
@@ -332,7 +325,7 @@ def test_the_usual_inventory_is_the_one_of_the_environment_and_an_argument_comes
     ],
 )
 def test_a_file_that_is_not_there_is_named_as_what_it_was_to_be(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: str, message: str
+    tmp_path, monkeypatch, words: str, message: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("sys.argv", ["program"])
@@ -347,7 +340,7 @@ def test_a_file_that_is_not_there_is_named_as_what_it_was_to_be(
 )
 @pytest.mark.parametrize("source", ["typed", "environment"])
 def test_an_inventory_that_is_named_and_not_there_is_no_kubeconfigs_cluster(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: str, source: str
+    tmp_path, monkeypatch, words: str, source: str
 ) -> None:
     """Also where its name is the usual one: without a name, the kubeconfig's current context is taken."""
 
@@ -376,7 +369,7 @@ def test_an_inventory_that_is_named_and_not_there_is_no_kubeconfigs_cluster(
 
 @pytest.mark.parametrize("words", [("plan",), ("verify", "--no-run"), ("provision", "--yes")], ids=" ".join)
 def test_an_inventory_of_the_environment_is_named_where_another_is_in_the_folder(
-    command: Command, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
+    command: Command, monkeypatch, words: tuple[str, ...]
 ) -> None:
     """Not where the command line names it, nor where both are one."""
     note = "The inventory is mine.yaml, named by $GPUNODE_INVENTORY; ./inventory.yaml is not used."
@@ -389,7 +382,7 @@ def test_an_inventory_of_the_environment_is_named_where_another_is_in_the_folder
     assert "is not used" not in command(*words).stderr
 
 
-def test_the_question_names_the_inventory(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_question_names_the_inventory(command: Command, monkeypatch) -> None:
     asked: list[str] = []
     monkeypatch.setattr("gpunode.report.human.Human.ask", lambda _, question: asked.append(question))
     Path("mine.yaml").write_text("groups: {all: {hosts: [planned]}}\n")
@@ -400,7 +393,7 @@ def test_the_question_names_the_inventory(command: Command, monkeypatch: pytest.
 
 
 @pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def asked(monkeypatch) -> list[str]:
     """The questions, all answered with no; where none is asked, "begun" is raised before anything begins."""
     questions: list[str] = []
     monkeypatch.setattr("gpunode.report.human.Human.ask", lambda _, question: questions.append(question))
@@ -446,7 +439,7 @@ def test_a_plans_file_is_told_from_an_inventory_and_belongs_to_its_folder(comman
 
 
 def test_a_plan_of_another_folder_is_recorded_beside_its_inventory(
-    command: Command, asked: list[str], tmp_path: Path
+    command: Command, asked: list[str], tmp_path
 ) -> None:
     """Not beside the plan's file, which may be in the folder of a demo."""
     demo, env = tmp_path / "demo", dict(os.environ)
@@ -463,7 +456,7 @@ def test_a_plan_of_another_folder_is_recorded_beside_its_inventory(
     "words", [("provision", "other/inventory.yaml"), ("forget", "right", "-i", "other/inventory.yaml")]
 )
 def test_a_run_is_recorded_beside_its_inventory_however_that_is_named(
-    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: Sequence[str]
+    command: Command, tmp_path, monkeypatch, words: Sequence[str]
 ) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", "usual")
     (tmp_path / "other").mkdir()
@@ -475,7 +468,7 @@ def test_a_run_is_recorded_beside_its_inventory_however_that_is_named(
 
 @pytest.mark.parametrize("verb", ["plan", "provision"])
 def test_a_plan_shows_the_batches_that_a_provision_with_its_options_would_have(
-    command: Command, monkeypatch: pytest.MonkeyPatch, verb: str
+    command: Command, monkeypatch, verb: str
 ) -> None:
     monkeypatch.setattr(
         converge, "probe_and_plan", lambda visit, _: Outcome(visit.host.name, "planned", plan=WAITS)
@@ -496,7 +489,7 @@ def test_a_plan_shows_the_batches_that_a_provision_with_its_options_would_have(
     ],
 )
 def test_a_reviewed_plan_is_applied_with_its_options(
-    command: Command, monkeypatch: pytest.MonkeyPatch, planned: str, differs: str
+    command: Command, monkeypatch, planned: str, differs: str
 ) -> None:
     """The same options again are fine, others are refused."""
     text, begun = "groups: {g: {hosts: [a, b, c]}}\n", list[RunOptions]()
@@ -672,7 +665,7 @@ def test_only_a_command_that_plans_says_planned(
     assert [line["status"] for line in told if line["type"] == "outcome"] == [status]
 
 
-def test_a_watched_status_ends_in_silence(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_watched_status_ends_in_silence(command: Command, monkeypatch) -> None:
     """Ctrl-C is its way out: nothing was interrupted."""
     order: list[str] = []
 
@@ -703,7 +696,7 @@ def test_a_signal_after_the_report_changes_no_exit_code(number: signal.Signals) 
 @pytest.mark.parametrize("later", ["as reviewed", "another"])
 @pytest.mark.parametrize("waits", ["lease", "work"])
 def test_a_reviewed_plan_that_is_another_after_a_wait_is_not_applied(
-    command: Command, monkeypatch: pytest.MonkeyPatch, waits: str, later: str
+    command: Command, monkeypatch, waits: str, later: str
 ) -> None:
     """Whether the run waited for its Lease, or for the end of work before a reboot. The reboot's other reason is no difference."""
     seen, applied, cleared = [], [], []
@@ -743,7 +736,7 @@ def test_a_reviewed_plan_that_is_another_after_a_wait_is_not_applied(
 
 @pytest.mark.parametrize(("path", "blamed"), [(None, True), ("i.yaml", True), ("/etc/i.yaml", False)])
 def test_a_folder_that_was_removed_is_not_blamed_for_paths_elsewhere(
-    path: str | None, blamed: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    path: str | None, blamed: bool, tmp_path, monkeypatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     tmp_path.rmdir()
@@ -751,7 +744,7 @@ def test_a_folder_that_was_removed_is_not_blamed_for_paths_elsewhere(
 
 
 @pytest.mark.parametrize("words", ["history", "show last"])
-def test_a_folder_that_was_removed_is_no_bug(words: str, tmp_path: Path) -> None:
+def test_a_folder_that_was_removed_is_no_bug(words: str, tmp_path) -> None:
     """As that of a demo, once it was stopped from there."""
     program = f"import os, sys\nfrom gpunode.cli import main\nos.rmdir(os.getcwd())\nsys.argv[1:] = {words.split()}\nmain()"
     done = forks.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True)

@@ -65,7 +65,7 @@ def test_nothing_is_cordoned_that_is_not_known(text: str, hosts: int, error: typ
     ids=["its host", "its node", "listed by a plugin", "no node of these hosts", "a start", "listed nowhere"],
 )
 def test_only_the_host_of_the_gpu_is_asked_where_its_node_is_known(
-    monkeypatch: pytest.MonkeyPatch, text: str, asked: list[str]
+    monkeypatch, text: str, asked: list[str]
 ) -> None:
     members = [
         Member(Host(f"host-{n}", Ssh("a")), node=parse({"metadata": {"name": f"node-{n}", "uid": str(n)}}))
@@ -80,7 +80,7 @@ def test_only_the_host_of_the_gpu_is_asked_where_its_node_is_known(
     assert [member.host.name for member in cordon_gpu._choose_hosts(session, parse_gpu(text))] == asked
 
 
-def test_without_a_cluster_every_host_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_cluster_every_host_is_asked(monkeypatch) -> None:
     monkeypatch.setattr(cordon_gpu.nodes, "connect", mock.Mock(side_effect=ClusterError("it is away")))
     session: Any = mock.Mock(hosts=[Host("a", Ssh("a")), Host("b", Ssh("b"))])
     assert len(cordon_gpu._choose_hosts(session, parse_gpu(FIRST))) == 2

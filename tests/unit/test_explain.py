@@ -235,7 +235,7 @@ def test_an_entry_is_parsed_alone_as_in_its_table() -> None:
     assert all(row == alone for row, alone in rows)
 
 
-def test_a_word_that_is_no_code_reads_no_table_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_word_that_is_no_code_reads_no_table_again(monkeypatch) -> None:
     explain("no-code")
     monkeypatch.delattr("gpunode.planning.tables._read")
     assert explain("another-word") is None
@@ -361,7 +361,7 @@ def run_explain(text: str) -> int:
     return CliRunner().invoke(app, ["explain", text]).exit_code
 
 
-def test_lines_of_stdin_are_explained_once_each(tmp_path: Path) -> None:
+def test_lines_of_stdin_are_explained_once_each(tmp_path) -> None:
     log = f"all is well\n{FELL_OFF}\n{FELL_OFF}\n"
     with (tmp_path / "log").open("w+") as stdin:
         stdin.write(log)

@@ -35,7 +35,7 @@ REBOOT = Reboot("the driver is new")
 
 
 @pytest.fixture(autouse=True)
-def records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def records(tmp_path, monkeypatch) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
 
 
@@ -83,7 +83,7 @@ def of_kind(documents: list[dict[str, Any]], kind: str) -> list[dict[str, Any]]:
     ]
 
 
-def test_an_undo_names_hosts_that_have_left_the_inventory(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_undo_names_hosts_that_have_left_the_inventory(capsys) -> None:
     """Those that the run has changed, or was changing."""
     made = recorded()
     inventory = Inventory("inventory.yaml", (Host("a", Ssh("a")),), Cluster())
@@ -93,7 +93,7 @@ def test_an_undo_names_hosts_that_have_left_the_inventory(capsys: pytest.Capture
     assert [(line["host"], line["code"]) for line in left] == [("b", "kept"), ("c", "kept"), ("", "cluster")]
 
 
-def test_an_undo_names_labels_that_stay_with_the_reason(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_undo_names_labels_that_stay_with_the_reason(capsys) -> None:
     """Not those of hosts that the run has not begun, nor those that this undo has taken back already."""
     made = Record.begin(Path("inventory.yaml"), list("abcd"), RunOptions())
     nodes = {f"node-{host}": host for host in "abcd"}
@@ -113,9 +113,7 @@ def test_an_undo_names_labels_that_stay_with_the_reason(capsys: pytest.CaptureFi
     ]
 
 
-def test_undo_last_takes_the_last_run_of_this_inventory(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_undo_last_takes_the_last_run_of_this_inventory(tmp_path, monkeypatch) -> None:
     """Never that of another one, where the newest run may be."""
     monkeypatch.chdir(tmp_path)
     for name in ("inventory.yaml", "other.yaml", "third.yaml"):
@@ -133,7 +131,7 @@ def test_undo_last_takes_the_last_run_of_this_inventory(
         assert (code, "no run of third.yaml" in text) == (2, True)
 
 
-def test_show_last_shows_a_forget_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_show_last_shows_a_forget_too(tmp_path, monkeypatch) -> None:
     """Only undo and resume go on from the runs before it."""
     monkeypatch.chdir(tmp_path)
     Record.begin(Path("inventory.yaml"), ["a"], RunOptions())
@@ -142,9 +140,7 @@ def test_show_last_shows_a_forget_too(tmp_path: Path, monkeypatch: pytest.Monkey
     assert lines("show", "last")[0]["run"] == made.id
 
 
-def test_undo_last_names_the_forget_that_it_passes_over(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_undo_last_names_the_forget_that_it_passes_over(tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("inventory.yaml").write_text("groups: {g: {hosts: [a]}}\n")
     before = Record.begin(Path("inventory.yaml"), ["a"], RunOptions())
@@ -155,9 +151,7 @@ def test_undo_last_names_the_forget_that_it_passes_over(
     assert notes == [f" The last run, {forget.id}, is a `forget`, which cannot be undone.", ""]
 
 
-def test_an_undo_of_hosts_that_the_run_did_not_touch_names_those_it_did(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_undo_of_hosts_that_the_run_did_not_touch_names_those_it_did(tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("inventory.yaml").write_text("groups: {g: {hosts: [a, b]}}\n")
     made = Record.begin(Path("inventory.yaml"), ["a"], RunOptions())
@@ -171,7 +165,7 @@ def test_an_undo_of_hosts_that_the_run_did_not_touch_names_those_it_did(
     ("state", "ended", "refused"), [("undone", True, False), ("undone", False, True), ("skipped", True, True)]
 )
 def test_undo_last_does_not_take_an_unfinished_undo_back(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, state: State, ended: bool, refused: bool
+    tmp_path, monkeypatch, state: State, ended: bool, refused: bool
 ) -> None:
     """Who repeats the command after a kill wants the rest undone."""
     monkeypatch.chdir(tmp_path)
@@ -200,7 +194,7 @@ def test_a_resumed_undo_ends_as_one_that_was_not_interrupted(state: State, code:
     assert ("Nothing to undo: a: " in str(reporter.note.mock_calls)) == (code == 4)
 
 
-def test_an_undo_says_which_run_it_takes_back(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_undo_says_which_run_it_takes_back(capsys) -> None:
     made = Record.begin(Path("inventory.yaml"), ["a"], RunOptions())
     session = Session(
         Inventory("inventory.yaml", (), Cluster()), (), {}, report.make(json=True, quiet=True), 1
@@ -449,7 +443,7 @@ def test_the_newest_runs_come_first_and_are_counted() -> None:
 
 @pytest.mark.parametrize(("mode", "own"), [(0o700, True), (0o755, True), (0o777, False), (None, False)])
 def test_records_are_beside_an_inventory_that_has_a_place_of_the_users(
-    tmp_path: Path, mode: int | None, own: bool
+    tmp_path, mode: int | None, own: bool
 ) -> None:
     """A file, and a folder into which others may write, are none."""
     inventory, place = tmp_path / "inventory.yaml", tmp_path / ".gpunode"
@@ -475,7 +469,7 @@ def test_a_bundle_has_the_last_runs_of_its_hosts() -> None:
     ("options", "command"), [({}, "provision"), ({"undo": "r1"}, "undo"), ({"command": "forget"}, "forget")]
 )
 def test_the_list_of_runs_fits_80_columns_and_names_their_commands(
-    options: dict[str, str], command: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    options: dict[str, str], command: str, monkeypatch, tmp_path
 ) -> None:
     monkeypatch.chdir(tmp_path)
     for name, value in (("FORCE_COLOR", "1"), ("NO_COLOR", "1"), ("COLUMNS", "80"), ("TERM", "xterm")):

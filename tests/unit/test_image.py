@@ -96,13 +96,13 @@ def saved(path: Path, files: Files) -> Path:
     return path
 
 
-def built(tmp_path: Path, base: Files | Path, arch: str = "amd64") -> image.Written:
+def built(tmp_path, base: Files | Path, arch: str = "amd64") -> image.Written:
     """The image that is built on this base, as tmp_path/out."""
     base = base if isinstance(base, Path) else saved(tmp_path / "base", base)
     return write(str(base), tmp_path / "out", name=NAME, arch=arch)
 
 
-def layer(tmp_path: Path, number: int = -1) -> tarfile.TarFile:
+def layer(tmp_path, number: int = -1) -> tarfile.TarFile:
     """A layer of tmp_path/out."""
     with tarfile.open(tmp_path / "out") as made:
         (listed,) = json.load(made.extractfile("manifest.json"))  # type: ignore[arg-type]

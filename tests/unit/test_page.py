@@ -281,7 +281,7 @@ BATCH = {
 }
 
 
-def end_of_run(tmp_path: Path, second: tuple[str, ...]) -> Page:
+def end_of_run(tmp_path, second: tuple[str, ...]) -> Page:
     """A run of three right hosts in five batches: the first is verified, `second` is the second's row, the run was paused before the third."""
     page = Page(make(json=True, quiet=True), tmp_path / "report.html", "gpunode provision · inventory.yaml")
     facts = cases.right()[1]

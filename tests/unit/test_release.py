@@ -28,7 +28,7 @@ pytestmark = [
 
 
 @pytest.fixture(scope="module")
-def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def dist(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("dist")
     run("make", "-C", str(ROOT), "dist", f"DIST={folder}", cwd=folder)
     return folder

@@ -7,7 +7,6 @@ import json
 import os
 import time
 from collections.abc import Callable
-from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
@@ -19,7 +18,7 @@ from gpunode.engine.record import Record
 from gpunode.errors import GpunodeError, UsageError
 
 
-def begun(tmp_path: Path, *hosts: str) -> Record:
+def begun(tmp_path, *hosts: str) -> Record:
     inventory = tmp_path / "inventory.yaml"
     return Record.begin(inventory, hosts, record.RunOptions(batch="2"), folder=tmp_path / "runs")
 

@@ -39,7 +39,7 @@ APART = {
 }
 
 
-def asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, text: str) -> int:
+def asked(monkeypatch, tmp_path, text: str) -> int:
     """How often ssh is run for two hosts with names that it takes as they are; every answer is compared with the host's own."""
     (tmp_path / "alike").write_text(EXTRA)
     (tmp_path / "apart").write_text(f"Host gpu-2\n{EXTRA}")

@@ -163,7 +163,7 @@ class Server:
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+def server(tmp_path_factory) -> Iterator[Server]:
     """sshd on loopback with host keys of two kinds, one of them with a certificate; and a port that says nothing."""
     folder = tmp_path_factory.mktemp("sshd")
     user = getpass.getuser()

@@ -100,7 +100,7 @@ def using(index: str, *uses: tuple[str, int]) -> usage.Gpu:
     return usage.Gpu(f"GPU-{index}", index, "P100", 16 * GIB, users=users)
 
 
-def test_people_read_units_the_first_pods_and_no_uuid(capsys: pytest.CaptureFixture[str]) -> None:
+def test_people_read_units_the_first_pods_and_no_uuid(capsys) -> None:
     Human(quiet=False).rows("gpu", COLUMNS, ROWS)
     busy, lost, outside = capsys.readouterr().out.splitlines()[1:]
     assert "H100   615.36.01  31.0 GiB  80.0 GiB  64 %  61 °C  ok" in busy
@@ -110,7 +110,7 @@ def test_people_read_units_the_first_pods_and_no_uuid(capsys: pytest.CaptureFixt
     assert not any("GPU-" in line for line in (busy, lost, outside))
 
 
-def test_programs_read_numbers_codes_and_every_pod(capsys: pytest.CaptureFixture[str]) -> None:
+def test_programs_read_numbers_codes_and_every_pod(capsys) -> None:
     Lines(quiet=False).rows("gpu", COLUMNS, ROWS)
     busy, lost, _ = map(json.loads, capsys.readouterr().out.splitlines())
     assert (busy["uuid"], busy["used"], busy["util"], busy["temp"]) == ("GPU-a", 31 * GIB, 64, 61)
@@ -119,7 +119,7 @@ def test_programs_read_numbers_codes_and_every_pod(capsys: pytest.CaptureFixture
     assert (lost["code"], lost["since"], lost["used"]) == ("xid-79", LOST.since, None)
 
 
-def test_promises_stand_beside_what_the_kubelet_allocated(capsys: pytest.CaptureFixture[str]) -> None:
+def test_promises_stand_beside_what_the_kubelet_allocated(capsys) -> None:
     """Where memory is shared; a pod that starts has none yet."""
     rows = [
         row(NodeUsage("n"), using("0", ("a/x", 4)), sharing("0", ("a/x", 4), ("a/late", 5))),
@@ -139,7 +139,7 @@ def test_promises_stand_beside_what_the_kubelet_allocated(capsys: pytest.Capture
     [(Share(), 0, ["n: no note of the GPU of default/a"]), (None, 4, [])],
 )
 def test_without_the_extender_a_pod_was_promised_what_it_has(
-    monkeypatch: pytest.MonkeyPatch, share: Share | None, promised: int, noted: list[str]
+    monkeypatch, share: Share | None, promised: int, noted: list[str]
 ) -> None:
     """Nobody notes it there, and nobody misses it."""
     there = node("n", 16)
@@ -160,7 +160,7 @@ def test_without_the_extender_a_pod_was_promised_what_it_has(
     assert scope == "Device plugins report this. `gpunode verify` checks whether new pods get a GPU."
 
 
-def test_a_right_that_is_missing_for_all_nodes_is_named_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_right_that_is_missing_for_all_nodes_is_named_once(monkeypatch) -> None:
     api = SimpleNamespace(find=lambda _: ([], ""), served=SimpleNamespace(has=lambda _: False))
     refused = tuple(NodeUsage(name, reason=Problem("forbidden", "this user may not")) for name in "abcd")
     monkeypatch.setattr(overlook.nodes, "connect", lambda _: api)

@@ -236,7 +236,7 @@ def test_a_key_shows_a_command_that_users_can_repeat(key: str, options: dict[str
 
 
 @pytest.fixture
-def under_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Record:
+def under_way(tmp_path, monkeypatch) -> Record:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     return Record.begin(tmp_path / "inventory.yaml", ["a", "b"], RunOptions())
 
@@ -257,7 +257,7 @@ def test_a_run_is_running_as_long_as_its_process_lives(under_way: Record) -> Non
     assert not is_running(read(under_way.path))
 
 
-def test_a_record_without_its_process_is_of_no_running_run(tmp_path: Path) -> None:
+def test_a_record_without_its_process_is_of_no_running_run(tmp_path) -> None:
     path = tmp_path / "r.jsonl"
     path.write_text(json.dumps({"format": record.FORMAT, "hosts": ["a"], "inventory": "i"}) + "\n")
     run = read(path)
@@ -266,7 +266,7 @@ def test_a_record_without_its_process_is_of_no_running_run(tmp_path: Path) -> No
     assert str(history._result(run)) == "1 waiting; it was cut off"
 
 
-def test_a_damaged_record_hides_no_figures(under_way: Record, tmp_path: Path) -> None:
+def test_a_damaged_record_hides_no_figures(under_way: Record, tmp_path) -> None:
     under_way.path.write_text(under_way.path.read_text().replace('"format": 1', '"format": 99'))
     session = SimpleNamespace(
         inventory=SimpleNamespace(path=str(tmp_path / "inventory.yaml")), hosts=[SimpleNamespace(name="h")]
@@ -289,7 +289,7 @@ def test_a_pause_is_asked_for_and_taken_back(under_way: Record) -> None:
     assert toggle_pause(None) == toggle_pause(inventory) == "No run is under way."
 
 
-def test_a_forget_is_paused_too_and_continued_by_its_own_command(under_way: Record, tmp_path: Path) -> None:
+def test_a_forget_is_paused_too_and_continued_by_its_own_command(under_way: Record, tmp_path) -> None:
     forget = Record.begin(tmp_path / "inventory.yaml", ["a", "b"], RunOptions(command="forget"))
     assert (
         toggle_pause(tmp_path / "inventory.yaml")
@@ -316,7 +316,7 @@ def test_a_run_is_paused_from_any_terminal(under_way: Record) -> None:
     assert not under_way.paused
 
 
-def test_a_pause_without_a_run_names_what_there_is(under_way: Record, tmp_path: Path) -> None:
+def test_a_pause_without_a_run_names_what_there_is(under_way: Record, tmp_path) -> None:
     other, mine = tmp_path / "other.yaml", tmp_path / "inventory.yaml"
     other.touch()
     with pytest.raises(UsageError, match=r"no run of .*other.yaml is under way on this machine") as caught:
@@ -356,7 +356,7 @@ print("the end")
 """
 
 
-def show(tmp_path: Path, *, fail: bool = False) -> terminal.Started:
+def show(tmp_path, *, fail: bool = False) -> terminal.Started:
     program = "FAIL = " + repr(fail) + PROGRAM
     environment = {"XDG_STATE_HOME": str(tmp_path)}
     return terminal.started([sys.executable, "-c", program], environment=environment, popen=forks.Popen)
@@ -372,7 +372,7 @@ def show(tmp_path: Path, *, fail: bool = False) -> terminal.Started:
     ids=["q", "Ctrl-C", "SIGTERM"],
 )
 def test_a_real_terminal_shows_it_takes_keys_and_is_left_as_it_was(
-    tmp_path: Path, leave: Callable[[terminal.Terminal], None]
+    tmp_path, leave: Callable[[terminal.Terminal], None]
 ) -> None:
     with show(tmp_path) as shown:
         shown.wait_for("1 GPU on 1 node")
@@ -394,7 +394,7 @@ def test_a_real_terminal_shows_it_takes_keys_and_is_left_as_it_was(
         assert shown.text.endswith("the end\r\n")
 
 
-def test_the_terminal_is_restored_after_a_bug(tmp_path: Path) -> None:
+def test_the_terminal_is_restored_after_a_bug(tmp_path) -> None:
     with show(tmp_path, fail=True) as shown:
         assert shown.wait() == 1
         assert shown.restored

@@ -163,7 +163,7 @@ def reports(fake: FakeApi, index: int, xid: int) -> None:
 ON: dict[str, Any] = {"mig_on": True, "mig_pending": True}
 
 
-def looked(monkeypatch: pytest.MonkeyPatch, gpu: Gpu | None = None) -> None:
+def looked(monkeypatch, gpu: Gpu | None = None) -> None:
     """The host gpu-1 is right and has one GPU."""
     _, seen = cases.right()
     outcome = Outcome("gpu-1", "right", replace(seen, hostname="inside", gpus=(gpu,) if gpu else seen.gpus))
@@ -242,7 +242,7 @@ def strategy(tmp_path) -> Callable[[str], None]:
     return put
 
 
-def two(monkeypatch: pytest.MonkeyPatch, **second: Any) -> None:
+def two(monkeypatch, **second: Any) -> None:
     """The host gpu-1 is right and has two GPUs; something is special with the second."""
     _, seen = cases.right()
     (device,) = seen.pci

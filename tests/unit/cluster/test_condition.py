@@ -93,7 +93,7 @@ def judged(api: Api, fake: FakeApi, before: Verdict = OK) -> Verdict:
 
 
 @pytest.fixture
-def running(fake: FakeApi, monkeypatch: pytest.MonkeyPatch) -> FakeApi:
+def running(fake: FakeApi, monkeypatch) -> FakeApi:
     """A node whose plugin publishes a lost GPU."""
     monkeypatch.setattr(condition, "SECONDS", 0.2)
     monkeypatch.setattr(condition, "PAUSE", 0.05)

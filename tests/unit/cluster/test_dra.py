@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -292,7 +291,7 @@ def claim(fake: FakeApi, device: str, **more: Any) -> None:
     fake.put({"kind": "ResourceClaim", "metadata": {"name": device, "namespace": "ml"}, "status": status})
 
 
-def walk_links(api: Api, fake: FakeApi, tmp_path: Path, *, acts: bool = False) -> Member:
+def walk_links(api: Api, fake: FakeApi, tmp_path, *, acts: bool = False) -> Member:
     cluster = Cluster(kubeconfig=fake.kubeconfig(tmp_path), plugin=PluginImage("plugin:1"))
     walk = Walk(
         api, Inventory("i", (BY_DRA,), cluster), report.make(json=True, quiet=True), acts=acts, run=True

@@ -413,7 +413,7 @@ def test_what_a_plugin_answers_is_used_and_asked_for_again_before_it_ends(tmp_pa
     assert access.login.renew().token == "me2"
 
 
-def clock(monkeypatch: pytest.MonkeyPatch) -> list[datetime]:
+def clock(monkeypatch) -> list[datetime]:
     """The time that plugins' answers are judged by."""
     now = [datetime(2026, 1, 1, tzinfo=timezone.utc)]
 

@@ -100,7 +100,7 @@ def test_the_plugins_labels_stay_with_it_and_are_nobodys(marked: Api) -> None:
 
 def forget_node(
     api: Api,
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch,
     folder: Path,
     *hosts: Host,
     lost: str = "",

@@ -36,7 +36,7 @@ def refusal(verb: str, resource: str, where: str = "at the cluster scope") -> Ht
     return HttpError("refused", status=403, reason="Forbidden", detail=detail)
 
 
-def lacking(monkeypatch: pytest.MonkeyPatch, *missing: Right) -> None:
+def lacking(monkeypatch, *missing: Right) -> None:
     monkeypatch.setattr(nodes, "api_of", lambda _: SERVED)
     monkeypatch.setattr(rights, "find_missing", lambda *_: missing)
 
@@ -69,7 +69,7 @@ def test_the_documents_roles_have_all_rights_that_commands_ask_for() -> None:
     assert [right for right in rights.of_reading("ns") if not grants(viewer, right)] == []
 
 
-def test_the_refused_right_comes_first_in_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_refused_right_comes_first_in_what_is_missing(monkeypatch) -> None:
     lacking(monkeypatch, Right("list", "nodes"), Right("get", "pods/proxy", "gpunode"))
     refused = refusal("get", "pods/proxy", 'in the namespace "gpunode"')
 
@@ -88,16 +88,14 @@ def test_the_refused_right_comes_first_in_what_is_missing(monkeypatch: pytest.Mo
     ],
     ids=["no right to read", "it alone is missing", "it was granted since"],
 )
-def test_a_refusal_that_says_all_stays(
-    monkeypatch: pytest.MonkeyPatch, refused: HttpError, missing: tuple[Right, ...]
-) -> None:
+def test_a_refusal_that_says_all_stays(monkeypatch, refused: HttpError, missing: tuple[Right, ...]) -> None:
     lacking(monkeypatch, *missing)
     named = nodes.name_rights(INVENTORY, refused)
     assert (named, named.message, named.problem.code) == (refused, "refused", NO_RIGHTS)
     assert named.exit_code == 4
 
 
-def test_a_refusal_stays_when_the_api_is_gone_by_then(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_refusal_stays_when_the_api_is_gone_by_then(monkeypatch) -> None:
     def lose(*_: object) -> None:
         raise ApiConnectionLost("gone")
 
@@ -157,7 +155,7 @@ def test_only_a_namespace_that_may_be_missing_is_made_first() -> None:
 
 @pytest.mark.parametrize(("lacked", "named"), [("a", "get a"), ("a b", "get a, get b"), ("b", "")])
 def test_who_lacks_only_what_the_dry_run_judges_is_not_refused_before_it(
-    monkeypatch: pytest.MonkeyPatch, lacked: str, named: str
+    monkeypatch, lacked: str, named: str
 ) -> None:
     """As who may escalate: he needs no right that he grants. Else all are named at once."""
     monkeypatch.setattr(rights, "_has", lambda _, right: right.resource not in lacked.split())
@@ -187,7 +185,7 @@ def test_rights_to_deploy_are_those_to_the_objects_and_those_that_their_roles_gr
     assert [right.verb for right in needed if right.resource == cluster_roles] == ["get"]
 
 
-def test_a_refused_grant_names_all_that_a_deployment_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_refused_grant_names_all_that_a_deployment_lacks(monkeypatch) -> None:
     lacking(monkeypatch, Right("create", "events", "default"), Right("watch", "nodes"))
     rules = '{APIGroups:[""], Resources:["events"], Verbs:["create"]}'
     detail = f'roles "x" is forbidden: user "ops" is attempting to grant RBAC permissions not currently held:\n{rules}'
@@ -198,13 +196,13 @@ def test_a_refused_grant_names_all_that_a_deployment_lacks(monkeypatch: pytest.M
     assert named.message.endswith("let this user create events in namespace default, watch nodes")
 
 
-def test_a_refusal_of_another_right_than_a_deployments_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_refusal_of_another_right_than_a_deployments_stays(monkeypatch) -> None:
     lacking(monkeypatch, Right("watch", "nodes"))
     refused = refusal("list", "secrets")
     assert nodes.name_rights_to_deploy(SERVED, INVENTORY, refused) is refused
 
 
-def test_the_role_on_offer_is_bound_to_the_kubeconfigs_user(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_role_on_offer_is_bound_to_the_kubeconfigs_user(monkeypatch) -> None:
     """Before Kubernetes 1.28 nobody tells who that is."""
     monkeypatch.setattr(rights, "_has", lambda *_: False)
 

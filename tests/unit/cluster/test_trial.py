@@ -35,7 +35,7 @@ RIGHTS = (
 BLIND = 'admission webhook "owner.example.com" does not support dry run'
 
 
-def shown(api: Api, capsys: pytest.CaptureFixture[str], image: PluginImage = IMAGE) -> list[dict[str, Any]]:
+def shown(api: Api, capsys, image: PluginImage = IMAGE) -> list[dict[str, Any]]:
     """The lines of a plan's JSON that are errors and notes."""
     members = [Member(Host("n1", Ssh("n1")), Outcome("n1", "right"))]
     reporter = report.make(json=True, quiet=True)

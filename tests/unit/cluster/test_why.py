@@ -187,7 +187,7 @@ def test_why_the_plugin_offers_no_gpu_is_what_its_judges_say(why: Why, fake: Fak
     assert reason["evidence"]
 
 
-def use(monkeypatch: pytest.MonkeyPatch, *usages: NodeUsage) -> None:
+def use(monkeypatch, *usages: NodeUsage) -> None:
     """What the plugins say of their GPUs."""
     monkeypatch.setattr(cluster, "read_usage", lambda *_: usages)
 
