@@ -19,6 +19,7 @@ import pytest
 from gpunode.engine.session import Dialer
 from gpunode.errors import AgentFailed, Unreachable
 from gpunode.host import bootstrap, openssh, reach, ssh
+from gpunode.model import Host
 from tests.ssh_agent import Agent
 from tests.sshd import Sshd, serve
 
@@ -117,6 +118,23 @@ def test_a_connection_whose_end_was_not_read_yet_is_opened_again(sshd: Sshd, tmp
     monkeypatch.setattr(paramiko.Transport, "open_session", broken)
     assert says_in(connection)
     connection.close()
+
+
+def test_a_connection_that_is_closed_while_it_is_opened_again_stays_closed(sshd: Sshd, tmp_path) -> None:
+    """A watchdog bites once: a command that began after it could hang for good."""
+    transports = []
+
+    def reach(host: Host) -> paramiko.Transport:
+        if transports:
+            connection.close()
+        transports.append(ssh.Dialer(tmp_path / "no-ssh-config")._reach(host))
+        return transports[-1]
+
+    connection = ssh.SshConnection(sshd.host(), reach)
+    transports[0].close()
+    with pytest.raises(Unreachable):
+        connection.start("exit 0", [])
+    assert not transports[1].is_active()
 
 
 def test_a_wrong_key_is_named_with_its_user(sshd: Sshd, dialer: Dialer, tmp_path) -> None:

@@ -12,9 +12,11 @@ from gpunode.commands.why.cluster import Cluster, read_cluster
 from gpunode.commands.why.node import judge_node, not_accepted, uncordon
 from gpunode.contract.status import CORDONED
 from gpunode.contract.usage import Gpu
+from gpunode.engine.member import Member
 from gpunode.engine.session import Session
 from gpunode.errors import Problem, UsageError
 from gpunode.links.driver.link import repair
+from gpunode.links.machine.pci import driven
 from gpunode.links.node import Node, parse
 from gpunode.links.node.closed import why_closed
 from gpunode.links.plugin import cordons
@@ -95,8 +97,9 @@ def _why_unlisted(cluster: Cluster, gpu_name: GpuName, usages: Sequence[NodeUsag
             item = cluster.find_node(name)
             problems += why_closed(item) if item else ()
             return report(cluster.session, subject, "wrong", text, problems)
-    if gpu_name.node and members and (broken := chains.find_broken(cluster.session, members[0])):
-        text = f"host {members[0].host.name} lists no GPU {gpu_name.index}"
+    missing = members[0] if members and _may_have(members[0], gpu_name.index) else None
+    if missing and (broken := chains.find_broken(cluster.session, missing)):
+        text = f"host {missing.host.name} lists no GPU {gpu_name.index}"
         return report(cluster.session, subject, "wrong", text, broken)
     if node := next((node for node in map(parse, cluster.nodes) if str(gpu_name) in node.accepted), None):
         gone = Problem(
@@ -125,3 +128,8 @@ def _why_unlisted(cluster: Cluster, gpu_name: GpuName, usages: Sequence[NodeUsag
     text += "" if cluster.hosts else "; with an inventory, hosts are asked, too"
     report(cluster.session, subject, "absent", text, silent, fine=True)
     return UNKNOWN
+
+
+def _may_have(member: Member, index: str | None) -> bool:
+    """Whether this host misses a GPU of this index: it has as many on its PCI bus, or does not answer."""
+    return index is not None and (not member.facts or int(index) < len(driven(member.facts.pci)))

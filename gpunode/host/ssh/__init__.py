@@ -107,6 +107,8 @@ class SshConnection:
                 raise
             self._transport.close()
         self._transport = self._reach(self._host)
+        if self._closed:  # meanwhile: a watchdog bites once
+            self._transport.close()
         return self._transport.open_session(timeout=timeout)
 
     def close(self) -> None:

@@ -405,9 +405,11 @@ def test_a_gpu_of_a_host_with_a_broken_link_is_answered_with_the_link(
     link = Verdict("module", "broken", "it is not loaded", Problem("", "it is not loaded", fix="load it"))
     monkeypatch.setattr(chains, "probe", lambda *_: (member,))
     monkeypatch.setattr(chains, "judge_chains", lambda *_, **__: {"h1": (link,)})
-    answer, (reason,) = read(why("gpu", "n1/7", "--json"))
-    assert answer["text"] == "host h1 lists no GPU 7: link `module` of host h1 is broken: it is not loaded"
+    answer, (reason,) = read(why("gpu", "n1/0", "--json"))
+    assert answer["text"] == "host h1 lists no GPU 0: link `module` of host h1 is broken: it is not loaded"
     assert reason["fix"] == "load it"
+    absent = why("gpu", "n1/7", "--json")  # which its PCI bus does not have either
+    assert (absent.exit_code, [each["code"] for each in read(absent)[1]]) == (7, ["no-plugin"])
 
 
 def test_what_is_no_gpu_is_a_mistake(why: Why, fake: FakeApi) -> None:
