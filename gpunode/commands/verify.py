@@ -52,14 +52,14 @@ def verify(session: Session, *, run: bool) -> int:
     report_differences(members, session.inventory.path, reporter)
     report_causes(chains, reporter)
     reporter.total(summarize(chains), count_links(chains))
-    unreachable = [
+    unreachable = {
         member.host.name for member in members if member.outcome and member.outcome.status == "unreachable"
-    ]
-    if broken:
-        return 3 if broken == unreachable else 1
+    }
+    if set(broken) - unreachable:
+        return 1
     if any(link.lacks_right for chain in chains.values() for link in chain):
         return REFUSED
-    return DRIFT if find_pending(chains) else 0
+    return 3 if broken else DRIFT if find_pending(chains) else 0
 
 
 def judge_chains(session: Session, members: Members, *, run: bool) -> Mapping[str, Chain]:

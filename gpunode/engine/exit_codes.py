@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from gpunode.engine import gate
 from gpunode.engine.chain import find_manual_fix
 from gpunode.engine.member import PAUSED, Member, outcomes
+from gpunode.errors import NO_RIGHTS
 
 REFUSED = 4
 DRIFT, DRIFT_AND_MORE = 5, 6  # all was checked and changes wait; changes wait where it could be checked
@@ -14,9 +15,13 @@ HOSTS_LEFT = 8  # its operator paused or interrupted the run
 
 
 def worst(members: Iterable[Member]) -> int:
-    """The exit code of the hosts' outcomes, pending changes aside. A host that is right but has a broken link counts as 1."""
+    """The exit code of the hosts' outcomes, pending changes aside: what is broken comes before what was refused, and this before what is
+    unreachable. A host that is right but has a broken link counts as 1, one that this user may not read as refused."""
     ended = outcomes(members)
-    statuses = {outcome.status for outcome in ended}
+    statuses = {
+        "refused" if outcome.problem and outcome.problem.code == NO_RIGHTS else outcome.status
+        for outcome in ended
+    }
     if "failed" in statuses or any(map(find_manual_fix, ended)):
         return 1
     if statuses & {"refused", "declined"}:

@@ -22,7 +22,7 @@ def legacy(lab: Lab) -> Node:
 
 CONNECTING: dict[str, tuple[Callable[[Node], AbstractContextManager[None]], int, str, str]] = {
     "no answer": (faults.address_silent, 3, "unreachable", "did not answer within"),
-    "sudo needs a password": (faults.sudo_asks_password, 1, "failed", "sudo needs a password"),
+    "sudo needs a password": (faults.sudo_asks_password, 4, "failed", "sudo needs a password"),
     "python3-minimal": (faults.minimal_python, 1, "failed", "has no module"),
 }
 

@@ -5,24 +5,26 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
+from unittest import mock
 
 import pytest
 
+from gpunode.commands import verify
 from gpunode.commands.verify import summarize
 from gpunode.commands.why.chains import broken_link
 from gpunode.engine import chain as pipeline
-from gpunode.engine import converge
+from gpunode.engine import converge, exit_codes
 from gpunode.engine.chain import decide, judge_host
 from gpunode.engine.fleet import failure
 from gpunode.engine.member import Member
-from gpunode.errors import NO_RIGHTS, Problem, SudoRefused
+from gpunode.errors import NO_RIGHTS, AgentFailed, HostError, Problem, SudoRefused, Unreachable
 from gpunode.explain import explain
 from gpunode.links.capacity.link import judge_offer
 from gpunode.links.driver.link import repair
 from gpunode.links.node import parse
 from gpunode.links.plugin.daemonset import State
 from gpunode.links.plugin.link import judge_image, judge_plugin
-from gpunode.model import ExpectedGpus, Facts, Host, Outcome, PluginImage, Verdict
+from gpunode.model import Cluster, ExpectedGpus, Facts, Host, Inventory, Outcome, PluginImage, Verdict
 from tests import cases, tables
 
 PROVISION = "gpunode provision --limit modern"
@@ -246,6 +248,24 @@ def test_what_a_user_may_not_read_is_not_judged(*, refused: bool) -> None:
     problem = broken_link(Member(host, outcome), (link,))
     assert problem is not None
     assert (problem.what, problem.fix) == (f"link `ssh` of host modern is {link.text}", link.fix)
+
+
+@pytest.mark.parametrize(
+    ("problems", "code"),
+    [
+        ([SudoRefused("a", "sudo needs a password")], 4),
+        ([SudoRefused("a", "sudo needs a password"), Unreachable("b", "no answer")], 4),
+        ([Unreachable("b", "no answer")], 3),
+        ([SudoRefused("a", "sudo needs a password"), AgentFailed("b", "killed")], 1),
+    ],
+)
+def test_a_missing_right_ends_every_command_alike(monkeypatch, problems: list[HostError], code: int) -> None:
+    monkeypatch.setattr(verify.nodes, "check_kubeconfig", mock.Mock())
+    host, _ = cases.right()
+    members = tuple(Member(replace(host, name=each.host), outcome=failure(each)) for each in problems)
+    inventory = Inventory("", tuple(member.host for member in members), Cluster())
+    session = mock.Mock(inventory=inventory, for_each_host=lambda *_, **__: members)
+    assert (verify.verify(session, run=False), exit_codes.worst(members)) == (code, code)
 
 
 @pytest.mark.parametrize(
