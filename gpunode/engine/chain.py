@@ -284,6 +284,7 @@ def decide(host: Host, facts: Facts, image: PluginImage | None) -> Desired:
         device_loss=handed.loss,
         mig=layouts,
         kubelet=start,
+        node=host.node or "",
     )
 
 

@@ -117,6 +117,7 @@ class Desired:
     registers_tainted: bool = False  # its kubelet, with the taint of nodes that are not proven
     mig: Mapping[str, Layout] = field(default_factory=dict)  # PCI address of a GPU -> its MIG layout
     kubelet: KubeletStart | None = None  # how it would be started now: what the gates were decided on
+    node: str = ""  # its name in the cluster, where the inventory has one
 
 
 @dataclass(frozen=True, slots=True)

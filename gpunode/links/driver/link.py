@@ -36,10 +36,14 @@ def repair(node: str, code: str = "gpu-lost") -> str:
     return f"{fix} If {other.condition}: {other.next}" if other else fix
 
 
-def node_name(seen: Facts) -> str:
-    """The node's name, which the kubelet takes from its argument, k3s' or the host, in lower case."""
-    # source: k8s.io/component-helpers/node/util, GetHostname
+def node_name(outcome: Outcome, seen: Facts) -> str:
+    """The node's name: the inventory's, else as the kubelet takes it from its argument, k3s' or the host, in lower case."""
+    desired = outcome.desired
+    if desired and desired.node:
+        return desired.node
+    # source: k8s.io/component-helpers/node/util, GetHostname; a kubelet's own argument comes last in k3s' (its pkg/daemons/agent)
     argv = seen.kubelet.arguments if seen.kubelet else ()
+    argv += desired.kubelet.argv if desired and desired.kubelet else ()
     return (flag(argv, "hostname-override") or flag(argv, "node-name") or seen.hostname).strip().lower()
 
 
@@ -145,7 +149,7 @@ def judge_nvml(outcome: Outcome, seen: Facts) -> Verdict:
         error = (seen.smi_error.strip() or "nvidia-smi failed").splitlines()[0]
         why = cause_by_plan(outcome, "NVML", "driver")
         return Verdict.broken(
-            "NVML", error, why, fix_by_plan(outcome, "NVML", repair(node_name(seen)), "driver")
+            "NVML", error, why, fix_by_plan(outcome, "NVML", repair(node_name(outcome, seen)), "driver")
         )
     listed = {gpu.pci.lower()[-12:] for gpu in seen.gpus}
     expected = driven(seen.pci)
@@ -156,7 +160,7 @@ def judge_nvml(outcome: Outcome, seen: Facts) -> Verdict:
             f"{len(seen.gpus)} of {len(expected)} GPUs answer; missing: {', '.join(missing)}",
             "a GPU on the bus that NVML does not list has fallen off, failed to initialise, or is not "
             "supported by this driver",
-            fix_by_plan(outcome, "NVML", repair(node_name(seen)), "driver"),
+            fix_by_plan(outcome, "NVML", repair(node_name(outcome, seen)), "driver"),
         )
     joined = judge_by_plan(outcome, "NVML", f"{len(seen.gpus)} GPUs answer", "fabric", "mig")
     return joined if joined.status == "broken" else _judge_fabric(seen) or _judge_answers(seen)
