@@ -97,9 +97,15 @@ def gpu(device: str) -> Model:
 
 def accelerator(name: str) -> str:
     """The value of the label `accelerator` for a GPU of this name in NVML; "" for a model that the table does not have."""
-    models = {model.name: model for model in map(gpu, table(__package__, "gpus.yaml")["gpus"])}
-    model = models.get(name.removeprefix("NVIDIA "))
-    return model.accelerator if model else ""
+    rows = table(__package__, "gpus.yaml")
+    models = {model.name: model.accelerator for model in map(gpu, rows["gpus"])}
+    return str((models | rows["names"]).get(name.removeprefix("NVIDIA "), ""))
+
+
+def accelerator_of(device: PciDevice) -> str:
+    """The same for a GPU on the PCI bus; by its generation where the table does not have it."""
+    board = f"{device.device}:{device.subsystem}".lower()
+    return str(table(__package__, "gpus.yaml")["boards"].get(board) or gpu(device.device).accelerator)
 
 
 def _generation(device: str) -> str | None:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from gpunode.cluster.api import Api
 from gpunode.cluster.api.kinds import Object
 from gpunode.errors import ClusterError, HttpError
-from gpunode.links.machine.pci import driven, gpu
+from gpunode.links.machine.pci import accelerator_of, driven
 from gpunode.links.node import ACCELERATOR_LABEL, Node
 from gpunode.model import PciDevice
 from gpunode.planning import writers
@@ -96,5 +96,5 @@ def others(pci: Iterable[PciDevice]) -> tuple[str, ...]:
 
 
 def _models(pci: Iterable[PciDevice]) -> list[str]:
-    slugs = [gpu(device.device).accelerator for device in sorted(driven(pci), key=lambda d: d.address)]
+    slugs = [accelerator_of(device) for device in sorted(driven(pci), key=lambda d: d.address)]
     return [slug for slug, _ in Counter(slugs).most_common()]  # equal counts stay in the order first seen

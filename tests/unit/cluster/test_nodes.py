@@ -252,6 +252,8 @@ def test_a_node_is_named_after_its_gpus() -> None:
     """The values that people know from GKE and the Kubernetes documentation."""
     assert labels.accelerator([gpu(1, "15f8"), gpu(2, "15f8")]) == {"accelerator": "nvidia-tesla-p100"}
     assert labels.accelerator([gpu(1, "2330")]) == {"accelerator": "nvidia-h100-80gb"}
+    a16 = replace(gpu(1, "25b6"), subsystem="14a9")
+    assert labels.accelerator([a16]) == {"accelerator": "nvidia-a16"}
     assert labels.accelerator([]) == {}
 
 
@@ -259,6 +261,17 @@ def test_a_node_is_named_after_its_gpus() -> None:
     ("name", "model"),
     [
         ("NVIDIA GH200 480GB", "nvidia-gh200"),
+        *(
+            (f"NVIDIA {name}", f"nvidia-{name.lower()}")
+            for name in ["A2", "A16", "A10G", "L4", "L40", "L40S", "T4G"]
+        ),
+        *(
+            (f"NVIDIA {name}", f"nvidia-{name.lower()}")
+            for name in ["H20", "H800", "B200", "GB200", "B300", "GB300"]
+        ),
+        ("NVIDIA GH200 120GB", "nvidia-gh200"),
+        ("NVIDIA B300 SXM6 AC", "nvidia-b300"),
+        ("NVIDIA RTX PRO 6000 Blackwell Server Edition", "nvidia-rtx-pro-6000"),
         ("NVIDIA H200 NVL", "nvidia-h200-141gb"),
         ("Tesla P100-PCIE-16GB", "nvidia-tesla-p100"),
         ("NVIDIA RTX A4000", ""),
