@@ -98,9 +98,10 @@ def _add_gpu(suite: ElementTree.Element, gpu: Mapping[str, object], problems: Se
 
 def _add_case(suite: ElementTree.Element, link: Verdict) -> None:
     case = ElementTree.SubElement(suite, "testcase", classname=suite.attrib["name"], name=link.layer)
-    if link.status == "broken":
+    if link.status == "broken" or link.lacks_right:
         code = (link.problem.code if link.problem else "") or link.layer
-        failure = ElementTree.SubElement(case, "failure", type=code, message=plain(link.text))
+        kind = "error" if link.lacks_right else "failure"  # an error: the test itself could not be made
+        failure = ElementTree.SubElement(case, kind, type=code, message=plain(link.text))
         failure.text = "\n".join([*lines(link.cause), *lines(link.fix and f"Fix: {link.fix}")])
     elif link.status == "unknown":
         ElementTree.SubElement(case, "skipped", message=plain(link.text or FOLLOWS))

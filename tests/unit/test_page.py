@@ -185,6 +185,8 @@ def test_verify_shows_the_chain_and_the_first_broken_link_as_the_cause(tmp_path,
     assert 'class="dim">partly checked</td><td data-name="cause">node: user lacks 7 rights</td>' in text
     assert json.loads(capsys.readouterr().out.splitlines()[-3])["code"] == "no-rights"
     assert 'message="not checked: a link before it is broken or not judged"' in junit.text()
+    assert 'tests="3" failures="0" errors="1" skipped="1"' in junit.text()
+    assert '<error type="no-rights" message="not judged">user lacks 7 rights</error>' in junit.text()
     assert "<p>1 of 2 hosts broken</p>" in text
 
 
