@@ -136,8 +136,8 @@ def undo(
     Plans from each host's journal, and for the cluster from the run's record. Keeps later changes. Before the question it
     names them, and the changes that cannot be undone. An undo is itself a run: you can resume, show and undo it.
 
-    `last` is the last run of the inventory; if that is an unfinished undo, it is refused. With a run's id you need no inventory: the
-    run's own is used unless you name another.
+    `last` is the last run of the inventory, or the one before it if an undo kept all of it; an unfinished undo is refused. With a run's
+    id you need no inventory: the run's own is used unless you name another.
 
     Example: gpunode undo last --limit gpu-01
     """
@@ -148,11 +148,16 @@ def undo(
     from gpunode.wording import advise, few
 
     folder = files.runs_folder(common.inventory)
-    recorded = history.find_last(common.inventory) if run == record.LAST else history.find(run, folder)
+    recorded = history.find_undoable(common.inventory) if run == record.LAST else history.find(run, folder)
     last = history.last_run(common.inventory, every=True) if run == record.LAST else None
     note = ""
     if last and last.id != recorded.id:
-        note = f" The last run, {last.id}, is a `forget`, which cannot be undone."
+        why = (
+            f"kept all of {last.options.undo}"
+            if last.options.undo
+            else "is a `forget`, which cannot be undone"
+        )
+        note = f" The last run, {last.id}, {why}."
     undone = recorded.options.undo
     if run == record.LAST and undone and recorded.not_done:
         raise UsageError(

@@ -173,6 +173,18 @@ def last_run(inventory: Path, *, folder: Path | None = None, every: bool = False
     return next(_newest_first(inventory, folder, strict=True, every=every), None)
 
 
+def find_undoable(inventory: Path) -> RecordedRun:
+    """The newest run of this inventory that may have something to undo: neither an undo that kept all, nor a run of which undos kept all.
+    If there is no such run, the newest. Raises as `find_last`."""
+    kept: dict[str, set[str]] = {}  # run -> hosts
+    for run in _newest_first(inventory, None, strict=True):
+        if run.options.undo and {progress.state for progress in run.hosts.values()} == {"kept"}:
+            kept.setdefault(run.options.undo, set()).update(run.hosts)
+        elif run.id not in kept or run.hosts.keys() - kept[run.id]:
+            return run
+    return find_last(inventory)
+
+
 def find_last(
     inventory: Path, *, folder: Path | None = None, of: str = "", every: bool = False
 ) -> RecordedRun:

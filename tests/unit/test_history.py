@@ -151,6 +151,22 @@ def test_undo_last_names_the_forget_that_it_passes_over(tmp_path, monkeypatch) -
     assert notes == [f" The last run, {forget.id}, is a `forget`, which cannot be undone.", ""]
 
 
+def test_undo_last_passes_over_a_run_of_which_an_undo_kept_all(tmp_path, monkeypatch) -> None:
+    """On the hosts of that undo: of the others there may be something to undo."""
+    monkeypatch.chdir(tmp_path)
+    Path("inventory.yaml").write_text("groups: {g: {hosts: [a, b]}}\n")
+    first, second = (Record.begin(Path("inventory.yaml"), ["a", "b"], RunOptions()).id for _ in range(2))
+    shown: list[tuple[str, str]] = []
+    monkeypatch.setattr(undoing, "undo", lambda _, run, how: shown.append((run.id, how.note)) or 0)
+    for host in ("a", "b"):
+        last = Record.begin(Path("inventory.yaml"), [host], RunOptions(undo=second))
+        last.host(host, "kept")
+        last.end()
+        assert run("undo", "last")[0] == 0
+    assert [run for run, _ in shown] == [second, first]
+    assert shown[1][1] == f" The last run, {last.id}, kept all of {second}."
+
+
 def test_an_undo_of_hosts_that_the_run_did_not_touch_names_those_it_did(tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("inventory.yaml").write_text("groups: {g: {hosts: [a, b]}}\n")
