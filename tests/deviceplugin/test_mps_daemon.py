@@ -264,6 +264,17 @@ async def test_a_mode_that_was_exclusive_before_stays_so(tmp_path):
     assert gpu.mode == EXCLUSIVE
 
 
+async def test_a_mode_that_is_exclusive_after_a_reboot_is_its_owners(tmp_path, monkeypatch):
+    """The driver has lost what MPS had set; a folder on a disk has not."""
+    gpu = Gpu(GPU, mode=DEFAULT)
+
+    await modes(tmp_path, gpu).exclusive(GPU)
+    (tmp_path / "boot").write_text("another\n")
+    monkeypatch.setattr("gpunode.deviceplugin.mps.modes.BOOT_ID", tmp_path / "boot")
+    await modes(tmp_path, gpu).restore(GPU)
+    assert (gpu.mode, modes(tmp_path, gpu).unrestored()) == (EXCLUSIVE, set())
+
+
 async def test_gpus_without_compute_modes_are_shared_all_the_same(tmp_path, caplog):
     """Virtual ones; the log says what that means."""
     await modes(tmp_path, Gpu(GPU, mode=None)).exclusive(GPU)

@@ -12,6 +12,7 @@ from gpunode.contract import offer
 from gpunode.contract.checkpoint import entries
 
 from ..gpus import Handles, compute_pids, explain, process_name, unsupported
+from ..health import BOOT_ID
 from ..threads import Calls
 from .report import mode_path
 
@@ -102,7 +103,7 @@ class ComputeModes:
                 return
             if who := container_using(self._record, gpu) or process_using(self._handles, gpu):
                 raise InUse(who)
-            self._mode_file(gpu).write_text(f"{before}\n")
+            self._mode_file(gpu).write_text(f"{before} {BOOT_ID.read_text()}")
             self._nvml.nvmlDeviceSetComputeMode(handle, self._nvml.NVML_COMPUTEMODE_EXCLUSIVE_PROCESS)
         except self._nvml.NVMLError as error:
             if not unsupported(self._nvml, error):
@@ -112,14 +113,16 @@ class ComputeModes:
 
     def _restore(self, gpu: str) -> None:
         try:
-            before = int(self._mode_file(gpu).read_text())
+            text, _, boot = self._mode_file(gpu).read_text().partition(" ")
+            before = int(text)
         except (FileNotFoundError, ValueError):
             return
         nvml = self._nvml
+        ours = not boot or boot == BOOT_ID.read_text()  # the driver loses a mode at a reboot
         try:
             handle = self._handles.of(gpu)
             # Another mode is its owner's, who set it since
-            if int(nvml.nvmlDeviceGetComputeMode(handle)) == nvml.NVML_COMPUTEMODE_EXCLUSIVE_PROCESS:
+            if ours and int(nvml.nvmlDeviceGetComputeMode(handle)) == nvml.NVML_COMPUTEMODE_EXCLUSIVE_PROCESS:
                 nvml.nvmlDeviceSetComputeMode(handle, before)
         except nvml.NVMLError as error:
             # A GPU that is gone has lost its mode with its driver
