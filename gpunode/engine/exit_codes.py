@@ -19,8 +19,8 @@ def worst(members: Iterable[Member]) -> int:
     unreachable. A host that is right but has a broken link counts as 1, one that this user may not read as refused."""
     ended = outcomes(members)
     statuses = {
-        "refused" if outcome.problem and outcome.problem.code == NO_RIGHTS else outcome.status
-        for outcome in ended
+        "refused" if each.problem and each.problem.code == NO_RIGHTS and not each.applied else each.status
+        for each in ended
     }
     if "failed" in statuses or any(map(find_manual_fix, ended)):
         return 1

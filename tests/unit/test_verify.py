@@ -24,7 +24,7 @@ from gpunode.links.driver.link import judge_nvml, repair
 from gpunode.links.node import parse
 from gpunode.links.plugin.daemonset import State
 from gpunode.links.plugin.link import judge_image, judge_plugin
-from gpunode.model import Cluster, ExpectedGpus, Facts, Host, Inventory, Outcome, PluginImage, Verdict
+from gpunode.model import Cluster, ExpectedGpus, Facts, Host, Inventory, Outcome, PluginImage, Reboot, Verdict
 from tests import cases, tables
 
 PROVISION = "gpunode provision --limit modern"
@@ -275,6 +275,11 @@ def test_a_missing_right_ends_every_command_alike(monkeypatch, problems: list[Ho
     inventory = Inventory("", tuple(member.host for member in members), Cluster())
     session = mock.Mock(inventory=inventory, for_each_host=lambda *_, **__: members)
     assert (verify.verify(session, run=False), exit_codes.worst(members)) == (code, code)
+
+
+def test_a_right_that_is_lost_in_the_middle_of_changes_is_a_failure() -> None:
+    outcome = replace(failure(SudoRefused("a", "sudo needs a password")), applied=(Reboot("why"),))
+    assert exit_codes.worst((Member(cases.host("a"), outcome),)) == 1
 
 
 @pytest.mark.parametrize(
