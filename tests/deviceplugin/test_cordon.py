@@ -14,6 +14,7 @@ from gpunode.contract.cordons import FILE, Cordon, dumps, loads
 from gpunode.contract.status import Status
 from gpunode.deviceplugin import cordon
 from gpunode.deviceplugin.cluster.publish import status_of
+from gpunode.deviceplugin.cordon import Cordons
 from gpunode.deviceplugin.state import NodeState
 
 from .nvml import FakeNvml, Gpu, Mig
@@ -85,6 +86,13 @@ async def test_a_file_that_cannot_be_read_changes_nothing(kubelet, plugin, socke
         assert kubelet.devices() == ONE_SICK
         write(sockets, dumps({}))
         await kubelet.until(lambda: kubelet.devices() == BOTH_WELL)
+
+
+def test_a_file_that_cannot_be_read_is_logged_once(sockets, caplog):
+    write(sockets, "{")
+    cordons = Cordons(sockets, NodeState())
+    cordons._check()
+    assert caplog.text.count("cordoned GPUs are unchanged") == 1
 
 
 @pytest.mark.parametrize("restored", [False, True])

@@ -68,6 +68,14 @@ def test_a_name_that_is_not_there_is_reported_with_those_that_are(tmp_path, labe
     assert message in str(caught.value)
 
 
+async def test_a_file_that_did_not_change_is_not_read_again(tmp_path, caplog) -> None:
+    file = tmp_path / "config"
+    file.write_text(SHARED)
+    source = ConfigSource([f"--config-file={file}"], {}, program="")
+    with caplog.at_level(logging.INFO), source.watch(lambda: None):
+        assert "the configuration is" not in caplog.text
+
+
 @pytest.mark.parametrize(
     ("flags", "message"),
     [

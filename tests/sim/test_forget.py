@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from gpunode.engine import accepted
+from gpunode.model import Cluster, Inventory
 from gpunode.sim.host import kinds
 from gpunode.sim.process import Demo
 from tests.snapshots import differences, files
@@ -60,7 +62,7 @@ def demo() -> Iterator[Demo]:
 
 
 def test_nodes_whose_hosts_have_left_the_inventory_are_named_and_forgotten(demo: Demo) -> None:
-    """By the names of the nodes, whose marks go; another's labels stay."""
+    """By the names of the nodes, whose marks go; another's labels stay. This machine's record of an acceptance goes, too."""
     api, names = client(demo), ("gpu-7", "gpu-9")
     for name in names:
         body = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": {"rack": "7"}}}
@@ -75,6 +77,10 @@ def test_nodes_whose_hosts_have_left_the_inventory_are_named_and_forgotten(demo:
         "gpu-7, gpu-9 are no longer in the inventory and still have label gpunode.dev/gpu, label tier. "
         in operators.output(demo)
     )
+    inventory = Inventory(str(demo.folder / "inventory.yaml"), (), Cluster())
+    record = accepted.path_of(accepted.folder(inventory), "gpu-7", None)
+    record.parent.mkdir(parents=True, exist_ok=True)
+    record.touch()
     for words, labels in (
         (["--keep-software"], {"rack": "7", "gpunode.dev/gpu": "true"}),
         ([], {"rack": "7"}),
@@ -85,6 +91,7 @@ def test_nodes_whose_hosts_have_left_the_inventory_are_named_and_forgotten(demo:
             assert api.ask("GET", f"/api/v1/nodes/{name}")[1]["metadata"]["labels"] == labels
         code, _ = run(demo, "plan", "inventory.yaml")
         assert "no longer in the inventory" not in operators.output(demo)
+    assert not record.exists()
     code, _ = run(demo, "forget", "gpu-8", "--yes")
     assert code != 0
     assert "gpu-8 is neither a host of the inventory nor a node" in operators.output(demo)
