@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import logging
+import os
 import socket as sockets_of_this_machine
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
@@ -20,10 +21,12 @@ from gpunode.deviceplugin import discovery
 from gpunode.deviceplugin.cluster.events import PendingEvents
 from gpunode.deviceplugin.cluster.publish import Publisher
 from gpunode.deviceplugin.cluster.writer import PendingAnnotation, Writer
+from gpunode.deviceplugin.directory import identity
 from gpunode.deviceplugin.gpus import GIB
 from gpunode.deviceplugin.kubelet import reclaim
 from gpunode.deviceplugin.kubelet.podresources import PodResources
-from gpunode.deviceplugin.state import ContainerDevices
+from gpunode.deviceplugin.kubelet.reclaim import Reclaim
+from gpunode.deviceplugin.state import ContainerDevices, NodeState
 
 from .apiserver import FakeApiServer
 from .kubelet import Entry, FakeKubelet
@@ -285,9 +288,9 @@ async def test_a_kubelet_that_tells_only_after_long_is_asked_soon_again(
             await kubelet.until(lambda: sick(kubelet) == A)
 
 
-@pytest.mark.parametrize("how", ["no socket", "no v1"])
+@pytest.mark.parametrize("how", ["no socket", "no v1", "a clock set back"])
 async def test_a_kubelet_that_never_tells_is_not_waited_for(
-    kubelet, plugin, lists, monkeypatch, caplog, how
+    kubelet, plugin, lists, sockets, monkeypatch, caplog, how
 ) -> None:
     """Kubernetes before 1.20: all is offered at once, whatever it wrote, and the log says what to do instead."""
     monkeypatch.setattr(reclaim, "PATIENCE", 0.0)
@@ -296,11 +299,29 @@ async def test_a_kubelet_that_never_tells_is_not_waited_for(
         kubelet.given = [Entry("1-2-3", "main", GPU, ["GPU-a"])]
         kubelet.write_down()
         old = Lister(TRAIN).serving(lists, "Other") if how == "no v1" else contextlib.nullcontext()
+        if how == "a clock set back":
+            os.utime(sockets / "kubelet.sock", (2**32, 2**32))
         async with old, plugin(gpus(), pod_resources_socket=str(lists), **BY_MEMORY):
             await kubelet.until(lambda: kubelet.devices(GPU_MEM))
             assert not sick(kubelet)
     (line,) = [record.getMessage() for record in caplog.records if record.name == reclaim.__name__]
     assert "drain this node before you change how its GPUs are shared" in line
+
+
+async def test_a_checkpoint_from_before_the_question_is_read_again_soon(kubelet, sockets, lists) -> None:
+    """It may have pods that have ended; what it still has after that is polled."""
+    kubelet.given = [Entry("1-2-3", "main", GPU, ["GPU-a"])]
+    kubelet.write_down()
+    pods = PodResources(str(lists))
+    checked = Reclaim(pods, NodeState(), lists, sockets / "kubelet.sock")
+    checked._old = identity(sockets / FILE_NAME)
+    pauses = []
+    for _ in range(2):
+        await checked._holders(())
+        pauses.append(checked._pause)
+    checked._old = None
+    await checked._holders(())
+    assert [*pauses, checked._pause] == [reclaim.SOON, reclaim.SOON, reclaim.POLL]
 
 
 async def test_a_mig_device_is_not_given_while_its_gpu_is_held_as_a_whole(kubelet, after) -> None:

@@ -60,6 +60,8 @@ class Reclaim:
         self._pods = pods
         self._state = state
         self._sockets = (pod_resources, kubelet)
+        self._kubelet: Identity | None = None  # its socket, there since this moment of the monotonic clock
+        self._since = 0.0
         self._record = kubelet.parent / FILE_NAME
         self._checking = asyncio.Lock()
         self._open = asyncio.Event()  # a check is due
@@ -119,7 +121,10 @@ class Reclaim:
             age = time.time() - kubelet.stat().st_mtime
         except OSError:
             return False
-        return self._pods.unknown or (age > PATIENCE and not theirs.exists() and alive(kubelet))
+        if (seen := identity(kubelet)) != self._kubelet:
+            self._kubelet, self._since = seen, time.monotonic()
+        age = max(age, time.monotonic() - self._since)  # the clock may have been set back
+        return self._pods.unknown or (age >= PATIENCE and not theirs.exists() and alive(kubelet))
 
     async def _holders(self, reported: tuple[ContainerDevices, ...] | None) -> Iterator[ContainerDevices]:
         """All containers with devices, by the kubelet's answer (None: it gave none) and by its checkpoint."""
