@@ -171,6 +171,13 @@ def test_a_right_that_is_missing_for_all_nodes_is_named_once(monkeypatch) -> Non
     (call,) = reporter.problem.call_args_list
     assert str(call.args[0]) == "a, b, c, d: this user may not"
     assert not reporter.note.called  # `verify` would find no broken link
+    other = NodeUsage("e", reason=Problem("no-plugin", "none runs there"))
+    monkeypatch.setattr(overlook, "read_usage", lambda *_: (*refused[:2], other))
+    reporter.problem.reset_mock()
+    overlook.show_status(session, selected=False, hosts=False)  # type: ignore[arg-type]
+    shown = [str(call.args[0]) for call in reporter.problem.call_args_list]
+    assert shown == ["e: none runs there", "a, b: this user may not"]
+    assert "`gpunode verify --limit e`" in reporter.note.call_args.args[0]
 
 
 @pytest.mark.parametrize(
