@@ -42,7 +42,12 @@ def why_gpu(session: Session, text: str, *, hosts: bool) -> int:
     item = cluster.node(usage.node)
     problems = [*judge_gpu(gpu, parse(item)), *why_closed(item)]
     broken = chains.broken_links(chains.judge(cluster, [usage.node]))
-    problems += [problem for problem in broken.values() if not problem.subject]
+    beside = () if gpu.unhealthy else tuple(each for each in usage.gpus if _is_unhealthy(each))
+    problems += [
+        problem
+        for problem in broken.values()
+        if not problem.subject and not (beside and problem.layer == "NVML")
+    ]
     users = [f"{user.pod} ({user.units} {user.resource})" for user in gpu.users or ()]
     state = "not known to be free" if gpu.users is None else "free"
     if users:
@@ -54,7 +59,14 @@ def why_gpu(session: Session, text: str, *, hosts: bool) -> int:
     state += f"; {stamp.describe(time.time())}" if stamp else ""
     if problems:
         return report(session, f"gpu {gpu.uuid}", "wrong", text, problems, after=f". It is {state}")
+    if beside:
+        first = beside[0]
+        state = f"healthy and {state}. GPU {first.index} of its node is Unhealthy: `gpunode why gpu {usage.node}/{first.index}` shows the fix"
     return report(session, f"gpu {gpu.uuid}", "fine", f"{text}, {state}", (), fine=True)
+
+
+def _is_unhealthy(gpu: Gpu) -> bool:
+    return gpu.unhealthy is not None and gpu.unhealthy.code != CORDONED
 
 
 def judge_gpu(gpu: Gpu, node: Node, name: str = "it") -> Iterator[Problem]:

@@ -377,6 +377,24 @@ def test_a_gpu_is_found_by_the_beginning_of_its_uuid_or_by_node_and_index(
     assert [each["code"] for each in read(why("gpu", "GPU-1", "--json"))[1]] == ["module"]
 
 
+def test_a_healthy_gpu_beside_a_lost_one_is_fine_and_the_lost_one_is_named(
+    why: Why, fake: FakeApi, monkeypatch
+) -> None:
+    add_node(fake, "n1", 2, labels=GPU_NODE)
+    lost = replace(gpu("GPU-2b", unhealthy=Reason("gpu-lost", "GPU is lost")), index="1")
+    use(monkeypatch, NodeUsage("n1", (gpu("GPU-1a", "ml/a"), lost)))
+    wrong = {"n1": Problem("NVML", "GPU1: GPU is lost", fix="Reboot.", layer="NVML")}
+    monkeypatch.setattr(chains, "broken_links", lambda *_: wrong)
+
+    fine = why("gpu", "n1/0", "--json")
+
+    assert (fine.exit_code, read(fine)[1]) == (0, []), fine.output
+    assert (
+        read(fine)[0]["text"]
+        == "GPU-1a is GPU 0 (H100) of node n1, healthy and in use by ml/a (1 nvidia.com/gpu). GPU 1 of its node is Unhealthy: `gpunode why gpu n1/1` shows the fix"
+    )
+
+
 def test_a_gpu_that_nobody_lists_is_looked_for_in_the_acceptances(
     why: Why, fake: FakeApi, monkeypatch
 ) -> None:
