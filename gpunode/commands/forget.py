@@ -31,7 +31,7 @@ from gpunode.engine.member import Member, Members, outcomes
 from gpunode.engine.record import FORGOTTEN, Record, RunOptions
 from gpunode.engine.reporter import progress, report_reason
 from gpunode.engine.session import Session
-from gpunode.errors import ClusterError, Problem
+from gpunode.errors import ClusterError, Problem, UsageError
 from gpunode.links.node import GPU_LABEL, fetch, find
 from gpunode.links.plugin import marks
 from gpunode.model import Host, OnEvent, Ssh, Title
@@ -133,14 +133,14 @@ def forget_hosts(session: Session, options: ForgetOptions) -> int:
 
 
 def _strangers(api: Api | None, hosts: Sequence[Host], names: Sequence[str]) -> Members:
-    """The nodes of hosts that are not in the inventory any more. Raises ClusterError for a name that no node has, or whose node is one
+    """The nodes of hosts that are not in the inventory any more. Raises UsageError for a name that no node has, or whose node is one
     of the inventory's `hosts`."""
     if not names:
         return ()
     known = {node.name: node for node in fetch(api)} if api else {}
     for name in names:
         if name not in known:
-            raise ClusterError(
+            raise UsageError(
                 f"{name} is neither a host of the inventory nor a node of its cluster",
                 hint="Name a host as the inventory has it, or the node of a host that has left it.",
             )
@@ -149,7 +149,7 @@ def _strangers(api: Api | None, hosts: Sequence[Host], names: Sequence[str]) -> 
         with suppress(ClusterError):  # it has no node
             node = find(host, tuple(known.values())).name
         if node in names:
-            raise ClusterError(f"{node} is the node of host {host.name}", hint="Name the host.")
+            raise UsageError(f"{node} is the node of host {host.name}", hint="Name the host.")
     return tuple(Member(Host(name, Ssh(name), node=name), node=known[name]) for name in names)
 
 
