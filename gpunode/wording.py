@@ -102,6 +102,23 @@ def read(topic: str) -> str:
     return "".join(parts[at + 2] for at in (places[0], *below))
 
 
+LINK = re.compile(r"(?<!!)\[([^\]]+)\]\(([^)#\s]*)(#[^)\s]*)?\)")
+
+
+def name_pages(text: str) -> str:
+    """Markdown whose links have the command that shows their page in the place of its file; of a link within a page its text stays."""
+
+    def name(link: re.Match[str]) -> str:
+        words, file, section = link[1], link[2], link[3] or ""
+        topic = re.sub(r"^(\.\./|docs/|howto/)*|\.md$", "", file)
+        known = next((name for name in (topic, f"reference/{topic}") if name in pages()), None)
+        if known is None:
+            return link[0] if file else words
+        return f"{words} ({page(known + section)})"
+
+    return LINK.sub(name, text)
+
+
 KEY = re.compile(r"^\| `([\w.<>]+)` \| (.*) \|$", re.MULTILINE)  # a row of the inventory's tables
 
 

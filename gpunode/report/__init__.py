@@ -16,7 +16,7 @@ from pathlib import Path
 from gpunode.engine.reporter import Reporter
 from gpunode.errors import Problem
 from gpunode.model import Event, Outcome, Verdict
-from gpunode.wording import Advice
+from gpunode.wording import Advice, name_pages
 
 WIDEST = 100  # columns of prose: longer lines are hard to read
 
@@ -44,7 +44,8 @@ def with_inventory(problem: Problem, inventory: Path) -> Problem:
 
 
 def document(text: str) -> None:
-    """Print Markdown: laid out, and in a pager, where stdout is a terminal."""
+    """Print Markdown: laid out, and in a pager, where stdout is a terminal. A link to a page becomes the command that shows it."""
+    text = name_pages(text)
     if not sys.stdout.isatty():
         print(text, end="")
         return

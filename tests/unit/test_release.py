@@ -96,7 +96,7 @@ def test_the_wheel_runs_in_an_environment_of_its_own(dist: Path, tmp_path) -> No
     read = "import gpunode.planning.templates as it; from gpunode.links.plugin.image import collect_files; print(it.__file__, sum(map(len, collect_files([]).values())))"
     where, size = run(str(python), "-c", read, cwd=tmp_path).split()
     assert where.startswith(str(tmp_path))
-    assert run(gpunode, "help", "json", cwd=tmp_path) == (ROOT / "docs/json.md").read_text()
+    assert run(gpunode, "help", "json", cwd=tmp_path).startswith("# JSON lines")
     assert int(size) > 100_000
 
 

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from gpunode.cli import app
 from gpunode.errors import UsageError
-from gpunode.wording import Advice, Command, advise, few, lines, read
+from gpunode.wording import Advice, Command, advise, few, lines, name_pages, read
 
 
 @pytest.mark.parametrize(
@@ -64,6 +64,15 @@ def test_help_on_nothing_that_there_is_names_the_nearest_page() -> None:
     with pytest.raises(UsageError, match="no page, section or command is called inventry") as refused:
         CliRunner().invoke(app, ["help", "inventry"], catch_exceptions=False)
     assert refused.value.hint == "Did you mean `gpunode help inventory`?"
+
+
+def test_a_page_names_the_command_that_shows_another_page_not_its_file() -> None:
+    shown = CliRunner().invoke(app, ["help"]).stdout
+    assert "| one screen (`gpunode help batches#watching-and-a-pause`) |" in shown
+    assert "keys (`gpunode help reference/inventory`)" in shown
+    assert "](" not in shown
+    text = "[A](#b), [C](commands.md#d), [E](https://f.example)"
+    assert name_pages(text) == "A, C (`gpunode help reference/commands#d`), [E](https://f.example)"
 
 
 @pytest.mark.parametrize(
