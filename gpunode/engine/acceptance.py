@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 
 from gpunode.acceptance.judge import compare_fleet, judge
 from gpunode.acceptance.record import Acceptance, join_documents
@@ -31,6 +32,7 @@ from gpunode.host import wire
 from gpunode.links.capacity import slices
 from gpunode.links.node import Node
 from gpunode.links.plugin import daemonset, published
+from gpunode.links.plugin.usage import read_usage
 from gpunode.links.pod import vectoradd
 from gpunode.links.pod.requests import published_target, target
 from gpunode.links.pod.vectoradd import NodeResult
@@ -49,7 +51,7 @@ FIGURES = {  # column -> figure
     "from_gpu": "from_device_gbps",
     "power": "power_w",
 }
-GPU_COLUMNS = ("node", "uuid", "gpu", "result", *FIGURES, "temp", "problems", "remarks", "compared_with", "not_measured")  # fmt: skip
+GPU_COLUMNS = ("node", "index", "uuid", "gpu", "result", *FIGURES, "temp", "problems", "remarks", "compared_with", "not_measured")  # fmt: skip
 HOST_COLUMNS = ("host", "node", "result", "level", "until", "record", "why", "not_measured")
 
 
@@ -105,7 +107,8 @@ def accept(
         for member, each in zip(placed, results, strict=True)
         if member.node
     }
-    return _conclude(api, folder(inventory), placed, taken, level, reporter)
+    indexes = _read_indexes(api, inventory.cluster.namespace, placed)
+    return _conclude(api, folder(inventory), placed, taken, level, reporter, indexes)
 
 
 def accept_on_hosts(session: Session, level: str) -> dict[str, Acceptance]:
@@ -133,8 +136,9 @@ def _conclude(
     taken: Mapping[str, Taken],
     level: str,
     reporter: Reporter,
+    indexes: Mapping[str, str] = MappingProxyType({}),
 ) -> dict[str, Acceptance]:
-    """Judge what was taken, keep the records, report."""
+    """Judge what was taken, keep the records, report. `indexes`: of GPUs, by UUID."""
     now = time.time()
     fleet = compare_fleet(
         [*(each.document for each in taken.values() if each.document), *_earlier(records, taken, now)]
@@ -149,7 +153,7 @@ def _conclude(
             host, each.document, judgements, now, each.image, each.users, each.why, missing
         )
         kept[host] = _keep(api, records, member, accepted[host], reporter)
-    _report(members, accepted, kept, level, reporter)
+    _report(members, accepted, kept, level, reporter, indexes)
     if any(path for _, path in kept.values()):
         reporter.note(f"The figures are recorded in {records}.")
     return accepted
@@ -176,6 +180,16 @@ def _read_states(api: Api, inventory: Inventory, members: Sequence[Member]) -> d
     namespace = inventory.cluster.namespace
     pods = daemonset.by_node(api.find("Pod", namespace, labels=daemonset.SELECTOR)[0])
     return {node.name: published.read(api, node, pods[node.name]) for node in short if node.name in pods}
+
+
+def _read_indexes(api: Api, namespace: str, members: Sequence[Member]) -> dict[str, str]:
+    """UUID → index of the GPUs on their nodes, as the plugin has them: a pod sees others. Without those that it does not report."""
+    with suppress(ClusterError):
+        pods = api.find("Pod", namespace, labels=daemonset.SELECTOR)[0]
+        names = [member.node.name for member in members if member.node]
+        usages = read_usage(api, namespace, api.find("Node")[0], pods, names)
+        return {gpu.uuid: gpu.index for usage in usages for gpu in usage.gpus}
+    return {}
 
 
 def _earlier(records: Path, taken: Mapping[str, Taken], now: float) -> Iterator[Measurements]:
@@ -273,6 +287,7 @@ def _report(
     kept: Mapping[str, tuple[Stamp | None, str]],
     level: str,
     reporter: Reporter,
+    indexes: Mapping[str, str],
 ) -> None:
     """A row per GPU, a row per host, and the problems with their fixes."""
     rows: list[tuple[object, ...]] = []
@@ -286,7 +301,7 @@ def _report(
             degrees = gpu.measured.temperature_c
             temp = None if degrees is None else Celsius(degrees)
             remarks, basis = Names(judgement.remarks), ForPrograms(judgement.basis)
-            rows.append((node, gpu.uuid, gpu.name, judgement.result, *figures, temp, codes, remarks, basis, Reasons(gpu.not_measured)))  # fmt: skip
+            rows.append((node, indexes.get(gpu.uuid), gpu.uuid, gpu.name, judgement.result, *figures, temp, codes, remarks, basis, Reasons(gpu.not_measured)))  # fmt: skip
         stamp, path = kept[member.host.name]
         until = Moment(json.loads(stamp.text())["until"] if stamp and stamp.verdict != "failed" else "")
         users = f"in use by {', '.join(acceptance.users)}" if acceptance.users else ""
