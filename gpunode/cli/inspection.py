@@ -131,7 +131,8 @@ def status(
     """Show every GPU of the cluster: memory, utilisation, temperature, health, and the pods on it.
 
     Reads the device plugin's status through the API server: a kubeconfig is enough. Names nodes without the plugin. With an
-    inventory, it also names processes outside Kubernetes that use GPUs, over SSH. Exit code 1 if a GPU is unhealthy or unknown.
+    inventory, it also names processes outside Kubernetes that use GPUs, over SSH. Exit code 1 if a GPU is unhealthy or unknown,
+    4 if you have no right to ask the plugins.
 
     Example: gpunode status --watch 2
     """

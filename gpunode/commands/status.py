@@ -15,6 +15,7 @@ from gpunode.commands import unscheduled_pods
 from gpunode.contract.status import CORDONED
 from gpunode.contract.usage import Gpu
 from gpunode.engine import converge, nodes
+from gpunode.engine.exit_codes import REFUSED
 from gpunode.engine.member import Member, outcomes
 from gpunode.engine.reporter import (
     Bytes,
@@ -123,7 +124,9 @@ def show_status(
     parts, models = shares(usages, there, pods, resource), by_model(usages)
     more = {**({"models": models} if models else {}), **({"shares": parts} if parts else {})}
     reporter.total(sentence(numbers, parts, models), {**numbers, **more})
-    return 1 if missing or owned or numbers["unhealthy"] or numbers["unknown"] else 0
+    if missing or owned or numbers["unhealthy"] or numbers["unknown"] > len(refused):
+        return 1
+    return REFUSED if refused else 0
 
 
 def _usage_by_claims(api: Api, there: Sequence[Object], only: Sequence[str] | None) -> dict[str, NodeUsage]:

@@ -14,6 +14,7 @@ from gpunode.commands import status as overlook
 from gpunode.commands import status as processes
 from gpunode.commands.status import COLUMNS, by_model, find_differences, row, sentence, shares, totals
 from gpunode.contract import status, usage
+from gpunode.engine.exit_codes import REFUSED
 from gpunode.engine.member import Member
 from gpunode.errors import Problem
 from gpunode.links.plugin.daemonset import NAME, NAME_LABEL
@@ -167,14 +168,14 @@ def test_a_right_that_is_missing_for_all_nodes_is_named_once(monkeypatch) -> Non
     monkeypatch.setattr(overlook, "read_usage", lambda *_: refused)
     reporter = mock.Mock()
     session = SimpleNamespace(reporter=reporter, inventory=Inventory("", (), Cluster()))
-    assert overlook.show_status(session, selected=False, hosts=False) == 1  # type: ignore[arg-type]
+    assert overlook.show_status(session, selected=False, hosts=False) == REFUSED  # type: ignore[arg-type]
     (call,) = reporter.problem.call_args_list
     assert str(call.args[0]) == "a, b, c, d: this user may not"
     assert not reporter.note.called  # `verify` would find no broken link
     other = NodeUsage("e", reason=Problem("no-plugin", "none runs there"))
     monkeypatch.setattr(overlook, "read_usage", lambda *_: (*refused[:2], other))
     reporter.problem.reset_mock()
-    overlook.show_status(session, selected=False, hosts=False)  # type: ignore[arg-type]
+    assert overlook.show_status(session, selected=False, hosts=False) == 1  # type: ignore[arg-type]
     shown = [str(call.args[0]) for call in reporter.problem.call_args_list]
     assert shown == ["e: none runs there", "a, b: this user may not"]
     assert "`gpunode verify --limit e`" in reporter.note.call_args.args[0]
