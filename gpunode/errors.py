@@ -22,7 +22,6 @@
     - ApiConnectionLost        1    it cannot be reached, or the connection broke
     - KubeconfigUnusable       2    the kubeconfig has no such context, or is none
   + WrongKey                   4    a key is not the one of the tables
-  + DamagedArchive             1    no tar archive, or one that was cut off
   + Declined                   4    the user answered no
   + StalePlan                  4    what was reviewed is not what would be done now
 
@@ -324,7 +323,3 @@ class WrongKey(GpunodeError):
     def __init__(self, what: str, *, hint: str, text: str = "", fingerprint: str = "") -> None:
         super().__init__(what, hint=hint)
         self.text, self.fingerprint = text, fingerprint
-
-
-class DamagedArchive(GpunodeError):
-    """No tar archive, one that was cut off, or one that is no image's; the text says why."""

@@ -7,7 +7,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-from gpunode.errors import DamagedArchive
 from gpunode.local import tars
 
 LARGEST = 4 << 20  # bytes of a manifest or configuration, as registries bound them
@@ -23,9 +22,9 @@ def image(archive: Path, reference: str | None) -> tuple[str, str]:
         with tars.open_archive(archive) as tar:
             images = contents(tar)
         named = {full(name): (name, digest) for name, digest in images if name}
-    except (DamagedArchive, *tars.BROKEN) as error:
+    except tars.BROKEN:
         raise ValueError(
-            f"{archive} is no image archive: {error}; write one with `gpunode plugin image` or `docker save -o FILE IMAGE`"
+            f"{archive} is no image archive, or was cut off; write one with `gpunode plugin image` or `docker save -o FILE IMAGE`"
         ) from None
     except OSError as error:
         raise ValueError(f"{archive} cannot be read: {error.strerror or error}") from None

@@ -8,13 +8,14 @@ import io
 import json
 import posixpath
 import re
+import tarfile
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, cast
 
-from gpunode.errors import DamagedArchive, UsageError
+from gpunode.errors import UsageError
 from gpunode.inventory.archive import LARGEST, blob_path
 from gpunode.local import tars
 
@@ -63,9 +64,9 @@ def open_base(path: Path, arch: str, name: str = "") -> Iterator[Base]:
     with ExitStack() as stack:
         try:
             base = _base(name, _opener(path, stack), arch)
-        except (DamagedArchive, *tars.BROKEN) as error:
+        except tars.BROKEN:
             raise UsageError(
-                f"{name} is no image archive, or was cut off: {error}",
+                f"{name} is no image archive, or was cut off",
                 hint="Write one with `docker save -o FILE IMAGE`, `ctr images export FILE IMAGE` or skopeo.",
             ) from None
         except FileNotFoundError as error:
@@ -244,17 +245,17 @@ def _layer(path: str, read: Open, name: str, diff: str) -> tuple[Layer, dict[str
         compressed = magic.startswith(GZIP)
         with read(name) as file:
             stored = _Hashed(file)
-            whole = _Hashed(_plain(cast("IO[bytes]", stored), compressed)).finish() if compressed else ""
+            whole = _Hashed(cast("IO[bytes]", gzip.GzipFile(fileobj=stored))).finish() if compressed else ""
             digest = stored.finish()
         if (whole := f"sha256:{whole or digest}") != diff:
             raise UsageError(
                 f"{path}: layer {name} is damaged: its SHA-256 is {whole.partition(':')[2]}, the image names {diff.partition(':')[2]}",
                 hint="Copy or save the base again.",
             )
-        with read(name) as file:
+        with read(name) as file, tarfile.open(fileobj=file) as tar:
             inside = {
-                _place(member.name): f"/{member.link}" if member.kind == tars.HARD else member.link
-                for member in tars.members(_plain(file, compressed))
+                _place(member.name): f"/{member.linkname}" if member.islnk() else member.linkname
+                for member in tar
             }
     except (KeyError, FileNotFoundError):
         raise UsageError(
@@ -267,20 +268,11 @@ def read_files(base: Base, names: Collection[str]) -> dict[str, bytes]:
     """The contents of these files of the base, by name; of several layers that have one, the last counts."""
     contents: dict[str, bytes] = {}
     for layer in base.layers:
-        with base.open(layer.name) as file:
-            listed = list(tars.members(_plain(file, layer.compressed)))
-        chosen = [member for member in listed if member.kind == tars.REGULAR and _place(member.name) in names]
-        with base.open(layer.name) as file:
-            plain, at = _plain(file, layer.compressed), 0
-            for member in chosen:
-                tars.skip(plain, member.offset - at)
-                contents[_place(member.name)] = tars.read(plain, member.size)
-                at = member.offset + member.size
+        with base.open(layer.name) as file, tarfile.open(fileobj=file) as tar:
+            for member in tar:
+                if member.isreg() and _place(member.name) in names and (content := tar.extractfile(member)):
+                    contents[_place(member.name)] = content.read()
     return contents
-
-
-def _plain(file: IO[bytes], compressed: bool) -> IO[bytes]:
-    return cast("IO[bytes]", gzip.GzipFile(fileobj=file)) if compressed else file
 
 
 def _place(name: str, folder: str = "") -> str:
