@@ -326,8 +326,9 @@ def _run(
             sys.argv = ["-c", *arguments[2:]]
             exec(arguments[1], {"__name__": "__main__"})  # noqa: S102
         elif arguments[0] != "-m":
-            sys.argv = arguments
-            exec(compile(Path(arguments[0]).read_bytes(), arguments[0], "exec"), {"__name__": "__main__"})  # noqa: S102
+            sys.argv, text = arguments, Path(arguments[0]).read_bytes()
+            code = compile(text, "agent.py", "exec").replace(co_filename=arguments[0])  # once, wherever it is
+            exec(code, {"__name__": "__main__"})  # noqa: S102
         else:
             sys.argv = ["-m", *arguments[2:]]
             runpy.run_module(arguments[1], run_name="__main__", alter_sys=True)

@@ -36,8 +36,7 @@ PATIENCE = 5.0
 
 Process: TypeAlias = "subprocess.Popen[bytes] | Piped"  # with a pipe at each stream
 LOCALE = {"LC_ALL": "C"}  # of the agent; Python reads it at its own start
-# Load the programs of hosts, and the agent's imports; compile its modules and regular expressions; then remove what a new Python does not
-# have.
+# Load hosts' programs, and the agent's imports, modules and regular expressions; then remove what a new Python does not have.
 LOAD = """
 import gc, importlib, sys
 path = [*sys.path]
@@ -51,7 +50,7 @@ PROGRAMS = {{name: sys.modules.pop(name) for name in named}}
 sys.path[:] = path
 finders, known = list(sys.meta_path), set(sys.modules)
 agent = {{"__name__": "agent"}}
-exec(compile({agent!r}, "py", "exec"), agent)
+exec(compile({agent!r}, "agent.py", "exec"), agent)
 for name in agent["SOURCES"]:
     __import__(name)
 for each in gc.get_objects():
