@@ -22,7 +22,6 @@ PROGRAMS = {"accept", "agent", "deviceplugin", "share"}
 # are not.
 LONGEST = (
     "accept/test_faults.py",
-    "accept/test_program.py",
     "agent/test_changes_packages.py",
     "agent/test_changes_services.py",
     "agent/test_outside.py",
@@ -36,12 +35,9 @@ LONGEST = (
     "unit/test_image.py",
     "unit/cluster/test_apply.py",
     "unit/cluster/test_plugin.py",
-    "unit/test_cli.py",
     "agent/test_abort.py",
     "unit/test_image_registry.py",
-    "unit/test_top.py",
     "agent/test_changes_runfile.py",
-    "agent/test_probe.py",
     "deviceplugin/test_health.py",
     "unit/cluster/test_vectoradd.py",
     "unit/test_ssh.py",

@@ -19,9 +19,9 @@ MODEL = {"model": "H100-SXM5-80GB"}
 SHORT = """
 import os, pathlib, sys, time
 from gpunode.accept import child, gauges, stages
-child.BUDGETS = {"quick": child.Budget(0.02, 0.1, 1, 0.1)}
-stages.TURN_SECONDS, stages.PINNED = 0.03, 1 << 22
-gauges.INTERVAL = 0.02
+child.BUDGETS = {"quick": child.Budget(0.01, 0.03, 1, 0.03)}
+stages.TURN_SECONDS, stages.BATCH, stages.PINNED = 0.01, 0.01, 1 << 22
+gauges.INTERVAL = 0.01
 """
 MAIN = "sys.exit(child.main(sys.argv[1:]))\n"
 # Each stage begins when its faults are there.
@@ -78,7 +78,7 @@ def measure_all(
     with mock.patch.object(children, "subprocess", driver.subprocess):
         measured = measure(
             json.loads(done.stdout)["gpus"],
-            lambda uuid: [sys.executable, "-c", CHILD, uuid, "quick", "0.1"],
+            lambda uuid: [sys.executable, "-c", CHILD, uuid, "quick", "0.02"],
             children.Children(say, grace, driver.environment()),
         )
     none = dict.fromkeys(("dcgmi", "nvbandwidth", "nccl-tests"), "not installed")

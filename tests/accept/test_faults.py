@@ -53,6 +53,7 @@ def test_the_others_go_on(driver):
     hangs = Fault("", bool, {}, "transfers between host and GPU", {"cuda_hang": 1})
     first, second, third = measure_all(driver, [None, hangs, None], grace=8).gpus
     assert (first.error, third.error) == (None, None)
+    assert first.measured.memory_errors == third.measured.memory_errors == 0
     assert first.measured.to_device_gbps
     assert third.measured.to_device_gbps
     assert second.error.code == "hangs"

@@ -40,8 +40,7 @@ def driver(tmp_path_factory) -> StandIn:
 
 
 def test_a_quick_run_prints_one_document(driver):
-    """Its last line; progress is on stderr. A UUID that is not there is in the document, too. With a level's own times: on a host
-    (test_on_host.py)."""
+    """Its last line; progress is on stderr. A UUID that is not there is in the document, too."""
     driver.gpus(MODEL, MODEL)
     driver.set({f"gpus.0.{key}": value for key, value in LINKS.items()})
     done = driver.run("-c", QUICK, "--level", "quick", "--json", f"--gpus={driver.uuids[0]},{UUID}")
@@ -136,13 +135,6 @@ def test_a_gpu_in_use_is_left_alone(driver, facts, text):
     assert used.error.text.startswith(text)
     assert used.measured == measurements.Measured()
     assert free.error is None
-
-
-def test_eight_gpus_are_measured_at_the_same_time(driver):
-    """Their transfers one after the other."""
-    document = measure_all(driver, [None] * 8)
-    assert [gpu.error for gpu in document.gpus] == [None] * 8
-    assert {gpu.measured.memory_errors for gpu in document.gpus} == {0}
 
 
 def play(script: str, grace: float = 60) -> dict:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 import string
 import sys
@@ -26,6 +27,7 @@ from gpunode.packages import SYSTEMS
 from gpunode.planning.tables import entry, table
 from tests import cases, forks, jsonlines, tables
 
+explain = functools.cache(explain)  # most lines are asked about by several tests
 GPU = "0000:3b:00"
 UNKNOWN = ("unknown", "unknown")
 PARSER, COMPILER = (
