@@ -15,7 +15,7 @@ from lzma import LZMAError
 from pathlib import Path
 from typing import IO
 
-BROKEN = (tarfile.TarError, EOFError, zlib.error, LZMAError, BadGzipFile)
+BROKEN = (tarfile.TarError, ValueError, EOFError, zlib.error, LZMAError, BadGzipFile)
 
 
 class Archive:

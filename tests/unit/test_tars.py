@@ -34,3 +34,11 @@ def test_links_are_followed_within_the_archive(tmp_path) -> None:
             for name in ("round", "out", "up", "pipe", "none"):
                 with pytest.raises(KeyError):
                     archive.open(name)
+
+
+def test_a_size_without_end_is_a_damaged_archive(tmp_path) -> None:
+    member = tarfile.TarInfo("layer")
+    member.pax_headers = {"size": "9" * 30}
+    (tmp_path / "tar").write_bytes(member.tobuf(tarfile.PAX_FORMAT))
+    with pytest.raises(tars.BROKEN), tars.open_archive(tmp_path / "tar"):
+        pass
