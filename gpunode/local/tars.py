@@ -15,15 +15,22 @@ from lzma import LZMAError
 from pathlib import Path
 from typing import IO
 
-BROKEN = (tarfile.TarError, ValueError, EOFError, zlib.error, LZMAError, BadGzipFile)
+BROKEN = (tarfile.TarError, EOFError, zlib.error, LZMAError, BadGzipFile)
 
 
 class Archive:
-    """A file's members by normalized name."""
+    """A file's members by normalized name. Raises ReadError unless all of their headers are whole."""
 
     def __init__(self, tar: tarfile.TarFile) -> None:
         self._tar = tar
-        self._members = {posixpath.normpath(member.name): member for member in tar}
+        try:
+            self._members = {posixpath.normpath(member.name): member for member in tar}
+        except (ValueError, RecursionError) as error:  # an impossible size; header after header
+            raise tarfile.ReadError(str(error)) from error
+        assert tar.fileobj
+        tar.fileobj.seek(tar.offset)
+        if tar.fileobj.read(tarfile.BLOCKSIZE).strip(b"\0"):  # tarfile takes a damaged header for the end
+            raise tarfile.ReadError("it goes on where it should end")
 
     def __contains__(self, name: str) -> bool:
         return name in self._members

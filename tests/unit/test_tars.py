@@ -36,9 +36,12 @@ def test_links_are_followed_within_the_archive(tmp_path) -> None:
                     archive.open(name)
 
 
-def test_a_size_without_end_is_a_damaged_archive(tmp_path) -> None:
-    member = tarfile.TarInfo("layer")
-    member.pax_headers = {"size": "9" * 30}
-    (tmp_path / "tar").write_bytes(member.tobuf(tarfile.PAX_FORMAT))
-    with pytest.raises(tars.BROKEN), tars.open_archive(tmp_path / "tar"):
-        pass
+def test_an_archive_without_all_of_its_headers_is_damaged(tmp_path) -> None:
+    """Python's tarfile takes the first that is cut off, or wrong, for the archive's end; a size without end ends in a ValueError."""
+    first, second, endless = (tarfile.TarInfo(name) for name in ("first", "second", "endless"))
+    endless.pax_headers = {"size": "9" * 30}
+    whole = first.tobuf() + second.tobuf()
+    for damaged in (whole[:-100], whole[:600] + b"?" + whole[601:], endless.tobuf(tarfile.PAX_FORMAT)):
+        (tmp_path / "tar").write_bytes(damaged)
+        with pytest.raises(tars.BROKEN), tars.open_archive(tmp_path / "tar"):
+            pass
