@@ -275,6 +275,19 @@ async def test_a_mode_that_is_exclusive_after_a_reboot_is_its_owners(tmp_path, m
     assert (gpu.mode, modes(tmp_path, gpu).unrestored()) == (EXCLUSIVE, set())
 
 
+@pytest.mark.parametrize(("note", "mode"), [("0\n", DEFAULT), ("", EXCLUSIVE)], ids=["older", "cut off"])
+async def test_a_note_without_a_boot_is_used_once(tmp_path, note, mode):
+    """Versions exchange notes at an upgrade and a rollback: both read and write a number."""
+    gpu = Gpu(GPU, mode=DEFAULT)
+    await modes(tmp_path, gpu).exclusive(GPU)
+    file = mode_path(str(tmp_path), GPU)
+    assert file.read_text() == "0\n"
+    file.with_name("boot").unlink()
+    file.write_text(note)
+    await modes(tmp_path, gpu).restore(GPU)
+    assert (gpu.mode, modes(tmp_path, gpu).unrestored()) == (mode, set())
+
+
 async def test_gpus_without_compute_modes_are_shared_all_the_same(tmp_path, caplog):
     """Virtual ones; the log says what that means."""
     await modes(tmp_path, Gpu(GPU, mode=None)).exclusive(GPU)

@@ -103,7 +103,8 @@ class ComputeModes:
                 return
             if who := container_using(self._record, gpu) or process_using(self._handles, gpu):
                 raise InUse(who)
-            self._mode_file(gpu).write_text(f"{before} {BOOT_ID.read_text()}")
+            self._boot_file(gpu).write_text(BOOT_ID.read_text())
+            self._mode_file(gpu).write_text(f"{before}\n")
             self._nvml.nvmlDeviceSetComputeMode(handle, self._nvml.NVML_COMPUTEMODE_EXCLUSIVE_PROCESS)
         except self._nvml.NVMLError as error:
             if not unsupported(self._nvml, error):
@@ -113,12 +114,15 @@ class ComputeModes:
 
     def _restore(self, gpu: str) -> None:
         try:
-            text, _, boot = self._mode_file(gpu).read_text().partition(" ")
-            before = int(text)
-        except (FileNotFoundError, ValueError):
+            before = int(self._mode_file(gpu).read_text())
+        except FileNotFoundError:
+            return
+        except ValueError:  # its write was cut off, before the mode was set or at a reboot
+            self._mode_file(gpu).unlink()
             return
         nvml = self._nvml
-        ours = not boot or boot == BOOT_ID.read_text()  # the driver loses a mode at a reboot
+        boot = self._boot_file(gpu)  # older versions write none
+        ours = not boot.exists() or boot.read_text() == BOOT_ID.read_text()  # a reboot resets modes
         try:
             handle = self._handles.of(gpu)
             # Another mode is its owner's, who set it since
@@ -129,6 +133,11 @@ class ComputeModes:
             if error.value != nvml.NVML_ERROR_NOT_FOUND:
                 raise
         self._mode_file(gpu).unlink()
+        boot.unlink(missing_ok=True)
 
     def _mode_file(self, gpu: str) -> Path:
         return mode_path(self._root, gpu)
+
+    def _boot_file(self, gpu: str) -> Path:
+        """The boot in which the mode was changed. A file of its own: older versions read a number from the other."""
+        return mode_path(self._root, gpu).with_name("boot")
