@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 from types import MappingProxyType
 
 from gpunode.cluster.api import Api
@@ -14,7 +15,7 @@ from gpunode.cluster.pods import GPU, holds
 from gpunode.commands import unscheduled_pods
 from gpunode.contract.status import CORDONED
 from gpunode.contract.usage import Gpu
-from gpunode.engine import converge, nodes
+from gpunode.engine import converge, history, nodes
 from gpunode.engine.exit_codes import REFUSED
 from gpunode.engine.member import Member, outcomes
 from gpunode.engine.reporter import (
@@ -34,7 +35,7 @@ from gpunode.errors import HttpError
 from gpunode.links.capacity import slices
 from gpunode.links.node import GPU_LABEL, parse
 from gpunode.links.plugin.other_owners import dra_owners
-from gpunode.links.plugin.usage import FORBIDDEN, NodeUsage, read_usage
+from gpunode.links.plugin.usage import FORBIDDEN, NO_PLUGIN, NodeUsage, read_usage
 from gpunode.links.scheduler import allocations
 from gpunode.links.scheduler.allocations import Row
 from gpunode.model import Share
@@ -70,7 +71,7 @@ def show_status(
         claimed.get(node.node, node) for node in read_usage(api, cluster.namespace, there, pods, only)
     )
     usages += tuple(claimed[name] for name in claimed.keys() - {node.node for node in usages})
-    usages = tuple(sorted(usages, key=lambda node: node.node))
+    usages, back = leave_taken_back(api, session, sorted(usages, key=lambda node: node.node))
     resource = (cluster.share or Share()).resource
     # Without the extender a pod's GPU is not recorded: it was promised what the plugin says.
     known = {} if cluster.share else {node.node: allocations.read_plugin(node.gpus, pods) for node in usages}
@@ -94,6 +95,9 @@ def show_status(
                 f"Processes outside Kubernetes use GPUs on {few(names, NAMED)}; with an inventory, `gpunode status FILE` names them."
             )
     refused = [node for node in usages if node.reason and node.reason.code == FORBIDDEN]
+    for name, when in back.items():
+        note = f"{name}: not provisioned ({when}). `gpunode provision --limit {name}` sets it up."
+        reporter.note(advise(note))
     for node in usages:
         for text in (*_notes(node), *find_differences(node, resource, promised)):
             reporter.note(text)
@@ -127,6 +131,24 @@ def show_status(
     if missing or owned or numbers["unhealthy"] or numbers["unknown"] > len(refused):
         return 1
     return REFUSED if refused else 0
+
+
+def leave_taken_back(
+    api: Api, session: Session, usages: Iterable[NodeUsage]
+) -> tuple[tuple[NodeUsage, ...], dict[str, str]]:
+    """The usages without those of hosts that gpunode has taken back, and when these were: node → `undone 27 Nov`."""
+    usages = tuple(usages)
+    silent = {usage.node for usage in usages if usage.reason and usage.reason.code == NO_PLUGIN}
+    hosts = [Member(host) for host in session.hosts] if silent else []
+    names = [member.host.name for member in hosts]
+    back = history.taken_back(Path(session.inventory.path), names) if names else {}
+    members = nodes.locate(api, hosts, seconds=0, notify=lambda _: None) if back else ()
+    gone = {
+        member.node.name: back[member.host.name]
+        for member in members
+        if member.node and member.node.name in silent and member.host.name in back
+    }
+    return tuple(usage for usage in usages if usage.node not in gone), gone
 
 
 def _usage_by_claims(api: Api, there: Sequence[Object], only: Sequence[str] | None) -> dict[str, NodeUsage]:

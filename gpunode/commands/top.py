@@ -11,7 +11,7 @@ from gpunode.cluster.api import Api
 from gpunode.commands import status
 from gpunode.engine import history, nodes, record
 from gpunode.engine.member import Member
-from gpunode.engine.overview import Overview, make_cell, sort_cells, sum_up_run
+from gpunode.engine.overview import NOT_PROVISIONED, Overview, make_cell, sort_cells, sum_up_run
 from gpunode.engine.session import Session
 from gpunode.errors import ClusterError, GpunodeError, Problem
 from gpunode.links.plugin.usage import NodeUsage, read_usage
@@ -48,11 +48,15 @@ def _ask(api: Api, session: Session, *, selected: bool) -> tuple[dict[str, NodeU
     there, pods = api.find("Node")[0], api.find("Pod")[0]
     members = nodes.locate(api, [Member(host) for host in session.hosts], seconds=0, notify=lambda _: None)
     only = [member.node.name for member in members if member.node] if selected else None
-    usages = read_usage(api, cluster.namespace, there, pods, only)
+    usages, back = status.leave_taken_back(
+        api, session, read_usage(api, cluster.namespace, there, pods, only)
+    )
     left = {usage.node: usage for usage in usages}
     cells: dict[str, NodeUsage] = {}
     for member in members:
         name = member.node.name if member.node else member.host.name
+        if name in back:
+            left[name] = NodeUsage(name, reason=Problem(NOT_PROVISIONED, back[name]))
         cells[member.host.name] = left.pop(name, NodeUsage(name, reason=member.reason or NO_PLUGIN))
     parts = status.shares(usages, there, pods, (cluster.share or Share()).resource)
     return {**cells, **left}, status.sentence(status.totals(usages), parts, status.by_model(usages))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import math
+import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -14,6 +15,7 @@ from typing import Any, get_args
 
 from gpunode.engine.record import (
     BAD,
+    BEGUN,
     DONE,
     FORGOTTEN,
     FORMAT,
@@ -212,6 +214,29 @@ def known_gpus(
             if name in run.hosts and (run.hosts[name].gpus or run.hosts[name].state == FORGOTTEN):
                 known.setdefault(name, (run.id, run.hosts[name].gpus))
     return {name: entry for name, entry in known.items() if entry[1]}
+
+
+def taken_back(inventory: Path, hosts: Collection[str], *, folder: Path | None = None) -> dict[str, str]:
+    """Host → when it was forgotten, or when its runs were undone: `undone 27 Nov`. Hosts on which a run's changes are left are not in it."""
+    back: dict[str, str] = {}
+    reverted, settled = set[tuple[str, str]](), set[str]()
+    for run in _newest_first(inventory, folder, every=True):
+        for name in run.hosts.keys() & {*hosts} - settled:
+            progress = run.hosts[name]
+            if (name, run.id) in reverted:
+                continue
+            if progress.state in ("undone", FORGOTTEN):
+                day = time.strftime("%-d %b", time.localtime(progress.since))
+                back.setdefault(name, f"{progress.state} {day}")
+                reverted.add((name, run.options.undo or ""))
+            elif progress.made or progress.state in BEGUN:
+                back.pop(name, None)
+                settled.add(name)
+            if progress.state == FORGOTTEN:
+                settled.add(name)
+        if settled >= {*hosts}:
+            break
+    return back
 
 
 def recent(

@@ -16,6 +16,7 @@ Rank: TypeAlias = Literal["bad", "unknown", "working", "waiting", "ok", "absent"
 RANKS: tuple[Rank, ...] = get_args(Rank)  # in the order that hosts are shown
 NOT_DONE = ("waiting", "skipped")
 NO_NODE = "no-node"
+NOT_PROVISIONED = "not-provisioned"
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +120,8 @@ def _judge(usage: NodeUsage, progress: Progress | None, *, running: bool) -> tup
         return "waiting", progress.state, progress.why
     if usage.reason:
         bare = progress is not None and progress.state in RIGHT and not progress.gpus
-        rank: Rank = "absent" if usage.reason.code == NO_NODE and bare else "unknown"
+        absent = usage.reason.code == NOT_PROVISIONED or (usage.reason.code == NO_NODE and bare)
+        rank: Rank = "absent" if absent else "unknown"
         return rank, usage.reason.code.replace("-", " "), usage.reason.what
     if unhealthy := [gpu for gpu in usage.gpus if gpu.unhealthy and gpu.unhealthy.code != CORDONED]:
         return "bad", f"{several(len(unhealthy), 'GPU')} unhealthy", _reasons(unhealthy)

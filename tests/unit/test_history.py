@@ -18,7 +18,7 @@ from gpunode import report
 from gpunode.cli import app
 from gpunode.cluster.objects.difference import Difference
 from gpunode.commands import undo as undoing
-from gpunode.engine import undo_cluster
+from gpunode.engine import history, undo_cluster
 from gpunode.engine.history import read, recent
 from gpunode.engine.record import Progress, Record, RunOptions, State
 from gpunode.engine.session import Session
@@ -501,3 +501,28 @@ def test_the_list_of_runs_fits_80_columns_and_names_their_commands(
     assert "me/inventory.yaml  1 verified" in row
     (listed,) = of_kind(lines("history"), "run")
     assert (listed["command"], listed["undoes"]) == (command, options.get("undo", ""))
+
+
+def test_a_host_is_taken_back_once_none_of_its_runs_is_left() -> None:
+    """Also an undo can be undone, and a host provisioned again; a run that did not begin there changes nothing."""
+    inventory = Path("inventory.yaml")
+
+    def made(state: State, **options: Any) -> str:
+        record = Record.begin(inventory, ["a"], RunOptions(**options))
+        record.plans({"a": plan("a", FILE)})
+        record.host("a", state, applied=[FILE] if state == "finished" else [])
+        return record.id
+
+    def back() -> list[str]:
+        return [text.split()[0] for text in history.taken_back(inventory, ["a", "b"]).values()]
+
+    first, second = made("finished"), made("finished")
+    made("undone", undo=second)
+    assert back() == []  # the first run's changes are left
+    undone = made("undone", undo=first)
+    made("refused")
+    assert back() == ["undone"]
+    made("undone", undo=undone)
+    assert back() == []
+    made("forgotten", command="forget")
+    assert back() == ["forgotten"]

@@ -167,7 +167,7 @@ def test_a_right_that_is_missing_for_all_nodes_is_named_once(monkeypatch) -> Non
     monkeypatch.setattr(overlook.nodes, "connect", lambda _: api)
     monkeypatch.setattr(overlook, "read_usage", lambda *_: refused)
     reporter = mock.Mock()
-    session = SimpleNamespace(reporter=reporter, inventory=Inventory("", (), Cluster()))
+    session = SimpleNamespace(reporter=reporter, hosts=(), inventory=Inventory("", (), Cluster()))
     assert overlook.show_status(session, selected=False, hosts=False) == REFUSED  # type: ignore[arg-type]
     (call,) = reporter.problem.call_args_list
     assert str(call.args[0]) == "a, b, c, d: this user may not"
@@ -179,6 +179,17 @@ def test_a_right_that_is_missing_for_all_nodes_is_named_once(monkeypatch) -> Non
     shown = [str(call.args[0]) for call in reporter.problem.call_args_list]
     assert shown == ["e: none runs there", "a, b: this user may not"]
     assert "`gpunode verify --limit e`" in reporter.note.call_args.args[0]
+
+
+def test_a_host_that_was_forgotten_is_neither_unknown_nor_a_failure(monkeypatch) -> None:
+    silent = NodeUsage("n1", reason=Problem("no-plugin", "none runs there"))
+    host = Host("h1", Ssh("h1"))
+    placed = (SimpleNamespace(host=host, node=SimpleNamespace(name="n1")),)
+    monkeypatch.setattr(overlook.history, "taken_back", lambda *_: {"h1": "forgotten 27 Nov"})
+    monkeypatch.setattr(overlook.nodes, "locate", lambda *_, **__: placed)
+    session = SimpleNamespace(hosts=(host,), inventory=Inventory("", (host,), Cluster()))
+    usages = overlook.leave_taken_back(mock.Mock(), session, (silent, NodeUsage("n2")))  # type: ignore[arg-type]
+    assert usages == ((NodeUsage("n2"),), {"n1": "forgotten 27 Nov"})
 
 
 @pytest.mark.parametrize(

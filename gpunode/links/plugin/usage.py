@@ -17,7 +17,7 @@ from gpunode.links.plugin import daemonset, published
 from gpunode.links.plugin.published import CONTAINER, UPDATE
 from gpunode.wording import advise, page
 
-FORBIDDEN = "forbidden"  # code of a right that is missing for all nodes alike
+NO_PLUGIN, FORBIDDEN = "no-plugin", "forbidden"  # codes; the second of a right that is missing for all nodes
 RESOURCES = (pods.GPU, pods.SHARED, pods.MEMORY)
 GPU_NAME = re.compile(r"(?P<uuid>GPU-[0-9a-zA-Z-]*)|(?P<node>[^/]+)/(?P<index>[0-9]+)")
 WHOLE = re.compile(r"GPU-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
@@ -100,7 +100,7 @@ def _ask(api: Api, node: Node, pod: Object | None, namespace: str) -> tuple[Gpu,
         return daemonset.why_paused(node)
     if pod is None:
         fix: str = advise(f"`gpunode provision --limit {node.name}` installs what is missing there.")
-        return Problem("no-plugin", "gpunode's device plugin does not run there", fix=fix)
+        return Problem(NO_PLUGIN, "gpunode's device plugin does not run there", fix=fix)
     place = pod["metadata"]["namespace"]
     if place != namespace:
         fix = f"`-n {place}` asks it; in the inventory, `cluster.namespace: {place}`."
