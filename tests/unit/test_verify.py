@@ -110,8 +110,24 @@ def test_the_fix_is_provision_only_where_it_would_change_something(
     assert ("provision" in link.fix) == (fix == PROVISION)
 
 
-def test_an_nvidia_smi_that_fails_without_a_word_breaks_nvml() -> None:
-    assert broken({"smi_error": " \n"}).text == "nvidia-smi failed"
+@pytest.mark.parametrize(
+    ("seen", "text", "code"),
+    [
+        ({"smi_error": " \n"}, "nvidia-smi failed", ""),
+        (
+            {"smi_error": "Failed to initialize NVML: Unknown Error"},
+            "Failed to initialize NVML: Unknown Error",
+            "",
+        ),
+        ({"smi_error": "GPU1: GPU is lost"}, "GPU1: GPU is lost", "gpus-missing"),
+        ({"gpus": []}, "0 of 1 GPUs answer; missing: 0000:19:00.0", "gpus-missing"),
+    ],
+)
+def test_an_nvidia_smi_that_does_not_list_all_gpus_breaks_nvml(seen: dict, text: str, code: str) -> None:
+    """A code tells missing GPUs from what else breaks it."""
+    problem = broken(seen).problem
+    assert problem
+    assert (problem.what, problem.code) == (text, code)
 
 
 @pytest.mark.parametrize(

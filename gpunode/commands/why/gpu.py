@@ -15,7 +15,7 @@ from gpunode.contract.usage import Gpu
 from gpunode.engine.member import Member
 from gpunode.engine.session import Session
 from gpunode.errors import Problem, UsageError
-from gpunode.links.driver.link import repair
+from gpunode.links.driver.link import MISSING, repair
 from gpunode.links.machine.pci import driven
 from gpunode.links.node import Node, parse
 from gpunode.links.node.closed import why_closed
@@ -42,11 +42,11 @@ def why_gpu(session: Session, text: str, *, hosts: bool) -> int:
     item = cluster.node(usage.node)
     problems = [*judge_gpu(gpu, parse(item)), *why_closed(item)]
     broken = chains.broken_links(chains.judge(cluster, [usage.node]))
-    beside = () if gpu.unhealthy else tuple(each for each in usage.gpus if _is_unhealthy(each))
+    beside = () if gpu.unhealthy else tuple(each for each in usage.gpus if _is_lost(each))
     problems += [
         problem
         for problem in broken.values()
-        if not problem.subject and not (beside and problem.layer == "NVML")
+        if not problem.subject and not (beside and problem.code == MISSING)
     ]
     users = [f"{user.pod} ({user.units} {user.resource})" for user in gpu.users or ()]
     state = "not known to be free" if gpu.users is None else "free"
@@ -65,8 +65,8 @@ def why_gpu(session: Session, text: str, *, hosts: bool) -> int:
     return report(session, f"gpu {gpu.uuid}", "fine", f"{text}, {state}", (), fine=True)
 
 
-def _is_unhealthy(gpu: Gpu) -> bool:
-    return gpu.unhealthy is not None and gpu.unhealthy.code != CORDONED
+def _is_lost(gpu: Gpu) -> bool:
+    return gpu.unhealthy is not None and gpu.unhealthy.code in ("gpu-lost", "xid-79")
 
 
 def judge_gpu(gpu: Gpu, node: Node, name: str = "it") -> Iterator[Problem]:

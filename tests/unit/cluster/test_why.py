@@ -380,10 +380,11 @@ def test_a_gpu_is_found_by_the_beginning_of_its_uuid_or_by_node_and_index(
 def test_a_healthy_gpu_beside_a_lost_one_is_fine_and_the_lost_one_is_named(
     why: Why, fake: FakeApi, monkeypatch
 ) -> None:
+    """What else breaks the host's link, or a link that no lost GPU explains, is this GPU's, too."""
     add_node(fake, "n1", 2, labels=GPU_NODE)
     lost = replace(gpu("GPU-2b", unhealthy=Reason("gpu-lost", "GPU is lost")), index="1")
     use(monkeypatch, NodeUsage("n1", (gpu("GPU-1a", "ml/a"), lost)))
-    wrong = {"n1": Problem("NVML", "GPU1: GPU is lost", fix="Reboot.", layer="NVML")}
+    wrong = {"n1": Problem("gpus-missing", "GPU1: GPU is lost", fix="Reboot.", layer="NVML")}
     monkeypatch.setattr(chains, "broken_links", lambda *_: wrong)
 
     fine = why("gpu", "n1/0", "--json")
@@ -393,6 +394,10 @@ def test_a_healthy_gpu_beside_a_lost_one_is_fine_and_the_lost_one_is_named(
         read(fine)[0]["text"]
         == "GPU-1a is GPU 0 (H100) of node n1, healthy and in use by ml/a (1 nvidia.com/gpu). GPU 1 of its node is Unhealthy: `gpunode why gpu n1/1` shows the fix"
     )
+    for code, missing in (("gpu-lost", "NVML"), ("xid-94", "gpus-missing")):
+        wrong["n1"] = replace(wrong["n1"], code=missing)
+        use(monkeypatch, NodeUsage("n1", (gpu("GPU-1a"), replace(lost, unhealthy=Reason(code, "x")))))
+        assert [each["code"] for each in read(why("gpu", "n1/0", "--json"))[1]] == [missing]
 
 
 def test_a_gpu_that_nobody_lists_is_looked_for_in_the_acceptances(
@@ -426,6 +431,10 @@ def test_a_gpu_of_a_host_with_a_broken_link_is_answered_with_the_link(
     answer, (reason,) = read(why("gpu", "n1/0", "--json"))
     assert answer["text"] == "host h1 lists no GPU 0: link `module` of host h1 is broken: it is not loaded"
     assert reason["fix"] == "load it"
+    silent = replace(member, outcome=Outcome("h1", "unreachable"))
+    monkeypatch.setattr(chains, "probe", lambda *_: (silent,))
+    assert read(why("gpu", "n1/7", "--json"))[0]["text"].startswith("host h1 lists no GPU 7: ")
+    monkeypatch.setattr(chains, "probe", lambda *_: (member,))
     absent = why("gpu", "n1/7", "--json")  # which its PCI bus does not have either
     assert (absent.exit_code, [each["code"] for each in read(absent)[1]]) == (7, ["no-plugin"])
 
