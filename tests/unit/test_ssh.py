@@ -11,6 +11,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import paramiko
@@ -105,18 +106,41 @@ def test_a_connection_that_was_lost_between_two_commands_is_opened_again(sshd: S
     connection.close()
 
 
-def test_a_connection_whose_end_was_not_read_yet_is_opened_again(sshd: Sshd, tmp_path, monkeypatch) -> None:
-    """The thread that reads it may be late on a loaded machine; the command has not begun."""
+def test_commands_share_the_connection_that_replaces_one_whose_end_was_not_read_yet(
+    sshd: Sshd, tmp_path, monkeypatch
+) -> None:
+    """The thread that reads it may be late on a loaded machine; the commands have not begun."""
     connection = ssh.Dialer(tmp_path / "no-ssh-config").connect(sshd.host())
-    open_session = paramiko.Transport.open_session
+    lost, open_session = connection._transport, paramiko.Transport.open_session
+    both = threading.Barrier(2)
 
     def broken(transport: paramiko.Transport, **options: float) -> paramiko.Channel:
-        if sshd.connections == 1:
+        if transport is lost:
+            both.wait(60)
             raise EOFError
         return open_session(transport, **options)
 
     monkeypatch.setattr(paramiko.Transport, "open_session", broken)
-    assert says_in(connection)
+    with ThreadPoolExecutor(2) as pool:
+        assert all(pool.map(says_in, [connection, connection]))
+    assert sshd.connections == 2
+    assert not lost.is_active()
+    connection.close()
+
+
+def test_a_channel_that_a_live_host_refuses_opens_no_other_connection(
+    sshd: Sshd, tmp_path, monkeypatch
+) -> None:
+    """Its sshd allows no more sessions: a connection more would get past its limit."""
+    connection = ssh.Dialer(tmp_path / "no-ssh-config").connect(sshd.host())
+
+    def refused(transport: paramiko.Transport, **options: float) -> paramiko.Channel:
+        raise paramiko.ChannelException(4, "Resource shortage")
+
+    monkeypatch.setattr(paramiko.Transport, "open_session", refused)
+    with pytest.raises(Unreachable, match="Resource shortage"):
+        connection.start("exit 0", [])
+    assert sshd.connections == 1
     connection.close()
 
 

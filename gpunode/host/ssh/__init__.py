@@ -83,6 +83,7 @@ class SshConnection:
     def __init__(self, host: Host, reach: Callable[[Host], paramiko.Transport]) -> None:
         self._host, self._reach = host, reach
         self._transport = reach(host)
+        self._reopening = threading.Lock()
         self._closed = False
 
     def start(
@@ -99,17 +100,20 @@ class SshConnection:
 
     def _channel(self) -> paramiko.Channel:
         timeout = self._host.ssh.timeout
+        transport = self._transport
         try:
-            return self._transport.open_session(timeout=timeout)
+            return transport.open_session(timeout=timeout)
         except (paramiko.SSHException, OSError, EOFError) as error:
             # Nothing has begun. EOFError: its reading thread has not seen the end yet.
-            if self._closed or (isinstance(error, paramiko.SSHException) and self._transport.is_active()):
+            if self._closed or (isinstance(error, paramiko.SSHException) and transport.is_active()):
                 raise
-            self._transport.close()
-        self._transport = self._reach(self._host)
-        if self._closed:  # meanwhile: a watchdog bites once
-            self._transport.close()
-        return self._transport.open_session(timeout=timeout)
+            transport.close()
+        with self._reopening:
+            if self._transport is transport:  # else another command has replaced it
+                self._transport = self._reach(self._host)
+            if self._closed:  # meanwhile: a watchdog bites once
+                self._transport.close()
+            return self._transport.open_session(timeout=timeout)
 
     def close(self) -> None:
         self._closed = True
