@@ -10,6 +10,7 @@ import os
 import socket as sockets_of_this_machine
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import grpc
 import pytest
@@ -306,6 +307,20 @@ async def test_a_kubelet_that_never_tells_is_not_waited_for(
             assert not sick(kubelet)
     (line,) = [record.getMessage() for record in caplog.records if record.name == reclaim.__name__]
     assert "drain this node before you change how its GPUs are shared" in line
+
+
+async def test_a_kubelet_that_starts_again_has_its_time_again(kubelet, sockets, lists, monkeypatch) -> None:
+    """Also where the clock was set back: by it alone, the kubelet would have no age."""
+    checked = Reclaim(PodResources(str(lists)), NodeState(), lists, sockets / "kubelet.sock")
+    never = []
+    for moment in (0.0, reclaim.PATIENCE, reclaim.PATIENCE, 2 * reclaim.PATIENCE):
+        if len(never) == 2:
+            await kubelet.restart()
+        monkeypatch.setattr(
+            reclaim, "time", SimpleNamespace(time=lambda: 0.0, monotonic=lambda now=moment: now)
+        )
+        never.append(checked._never())
+    assert never == [False, True, False, True]
 
 
 async def test_a_checkpoint_from_before_the_question_is_read_again_soon(kubelet, sockets, lists) -> None:
