@@ -87,7 +87,7 @@ def _for_each_node(session: Session, label: Callable[[Api, Node, Facts], None]) 
         except ClusterError as error:
             reporter.problem(error.problem, member.host.name)
             failed = True
-    return exit_codes.worst(unseen) or int(failed)
+    return 1 if failed else exit_codes.worst(unseen)
 
 
 # The API server's rule for names of extended resources; kubernetes.io is its own.

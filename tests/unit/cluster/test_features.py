@@ -186,6 +186,16 @@ def test_they_are_written_once_and_taken_off_again(command: Any, fake: FakeApi) 
     assert features(fake) == {}
 
 
+def test_a_node_that_gets_no_label_counts_before_a_host_that_is_unreachable(
+    command: Any, tmp_path, monkeypatch
+) -> None:
+    path = tmp_path / "inventory.yaml"
+    path.write_text(path.read_text().replace('"gpu-1"', '"gpu-1", "gpu-2"'))
+    ends = {"gpu-1": Outcome("gpu-1", "unreachable"), "gpu-2": Outcome("gpu-2", "right", host())}
+    monkeypatch.setattr(converge, "probe_and_plan", lambda visit, _: ends[visit.host.name])
+    assert command().exit_code == 1
+
+
 def test_a_running_gpu_feature_discovery_keeps_its_labels(command: Any, fake: FakeApi) -> None:
     """Whichever it has written, and with --overwrite, too."""
     theirs = {STAMP: "1700000000", "nvidia.com/gpu.product": "another"}
