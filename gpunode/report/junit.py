@@ -92,7 +92,7 @@ def _add_gpu(suite: ElementTree.Element, gpu: Mapping[str, object], problems: Se
     elif gpu["result"] == "skipped":
         ElementTree.SubElement(case, "skipped", message="in use")
     else:
-        figures = (f"{name}: {value}" for name, value in gpu.items() if str(value))
+        figures = (f"{name}: {value}" for name, value in gpu.items() if value is not None and str(value))
         ElementTree.SubElement(case, "system-out").text = "\n".join(map(plain, figures))
 
 

@@ -8,6 +8,7 @@ import re
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
@@ -30,7 +31,7 @@ from gpunode.model import (
     WriteFile,
 )
 from gpunode.report import make
-from gpunode.report.junit import JUnit
+from gpunode.report.junit import JUnit, _add_gpu
 from gpunode.report.page import Page
 from tests import cases
 
@@ -246,6 +247,12 @@ def test_a_table_has_no_empty_column_and_a_long_one_is_folded(page: Page) -> Non
     assert "<th>changes</th></tr>" in text
     assert "<th>seconds</th></tr>" in text
     assert "<summary>50 rows</summary>" in text
+
+
+def test_a_figure_that_was_not_measured_is_not_in_a_gpus_case() -> None:
+    suite = ElementTree.Element("testsuite", name="gpu-1")
+    _add_gpu(suite, {"index": None, "uuid": "GPU-1", "result": "accepted", "temp": None, "remarks": ""}, ())
+    assert suite.findtext("*/system-out") == "uuid: GPU-1\nresult: accepted"
 
 
 def test_a_run_says_of_each_plan_whether_it_was_made(page: Page) -> None:

@@ -104,7 +104,7 @@ def accelerator(name: str) -> str:
 
 def accelerator_of(device: PciDevice) -> str:
     """The same for a GPU on the PCI bus; by its generation where the table does not have it."""
-    board = f"{device.device}:{device.subsystem}".lower()
+    board = f"{device.device}:{device.subsystem}"
     return str(table(__package__, "gpus.yaml")["boards"].get(board) or gpu(device.device).accelerator)
 
 
