@@ -114,19 +114,19 @@ class ComputeModes:
 
     def _restore(self, gpu: str) -> None:
         try:
-            before = int(self._mode_file(gpu).read_text())
+            before: int | None = int(self._mode_file(gpu).read_text())
         except FileNotFoundError:
             return
-        except ValueError:  # its write was cut off, before the mode was set or at a reboot
-            self._mode_file(gpu).unlink()
-            return
+        except ValueError:
+            before = None  # its write was cut off, before the mode was set or at a reboot
         nvml = self._nvml
         boot = self._boot_file(gpu)  # older versions write none
-        ours = not boot.exists() or boot.read_text() == BOOT_ID.read_text()  # a reboot resets modes
+        this_boot = not boot.exists() or boot.read_text() == BOOT_ID.read_text()  # a reboot resets modes
         try:
             handle = self._handles.of(gpu)
             # Another mode is its owner's, who set it since
-            if ours and int(nvml.nvmlDeviceGetComputeMode(handle)) == nvml.NVML_COMPUTEMODE_EXCLUSIVE_PROCESS:
+            mode = int(nvml.nvmlDeviceGetComputeMode(handle))
+            if before is not None and this_boot and mode == nvml.NVML_COMPUTEMODE_EXCLUSIVE_PROCESS:
                 nvml.nvmlDeviceSetComputeMode(handle, before)
         except nvml.NVMLError as error:
             # A GPU that is gone has lost its mode with its driver
