@@ -95,9 +95,8 @@ def show_status(
                 f"Processes outside Kubernetes use GPUs on {few(names, NAMED)}; with an inventory, `gpunode status FILE` names them."
             )
     refused = [node for node in usages if node.reason and node.reason.code == FORBIDDEN]
-    for name, when in back.items():
-        note = f"{name}: not provisioned ({when}). `gpunode provision --limit {name}` sets it up."
-        reporter.note(advise(note))
+    for host, when in back.items():
+        reporter.note(history.note_taken_back(host, when))
     for node in usages:
         for text in (*_notes(node), *find_differences(node, resource, promised)):
             reporter.note(text)
@@ -136,19 +135,20 @@ def show_status(
 def leave_taken_back(
     api: Api, session: Session, usages: Iterable[NodeUsage]
 ) -> tuple[tuple[NodeUsage, ...], dict[str, str]]:
-    """The usages without those of hosts that gpunode has taken back, and when these were: node → `undone 27 Nov`."""
+    """The usages without those of hosts that gpunode has taken back, and when these were: host → `undone 27 Nov`."""
     usages = tuple(usages)
     silent = {usage.node for usage in usages if usage.reason and usage.reason.code == NO_PLUGIN}
     hosts = [Member(host) for host in session.hosts] if silent else []
     names = [member.host.name for member in hosts]
-    back = history.taken_back(Path(session.inventory.path), names) if names else {}
+    back = history.find_taken_back(Path(session.inventory.path), names) if names else {}
     members = nodes.locate(api, hosts, seconds=0, notify=lambda _: None) if back else ()
     gone = {
-        member.node.name: back[member.host.name]
+        member.node.name: member.host.name
         for member in members
         if member.node and member.node.name in silent and member.host.name in back
     }
-    return tuple(usage for usage in usages if usage.node not in gone), gone
+    left = tuple(usage for usage in usages if usage.node not in gone)
+    return left, {host: back[host] for host in gone.values()}
 
 
 def _usage_by_claims(api: Api, there: Sequence[Object], only: Sequence[str] | None) -> dict[str, NodeUsage]:

@@ -55,8 +55,8 @@ def _ask(api: Api, session: Session, *, selected: bool) -> tuple[dict[str, NodeU
     cells: dict[str, NodeUsage] = {}
     for member in members:
         name = member.node.name if member.node else member.host.name
-        if name in back:
-            left[name] = NodeUsage(name, reason=Problem(NOT_PROVISIONED, back[name]))
+        if when := back.get(member.host.name):
+            left[name] = NodeUsage(name, reason=Problem(NOT_PROVISIONED, when))
         cells[member.host.name] = left.pop(name, NodeUsage(name, reason=member.reason or NO_PLUGIN))
     parts = status.shares(usages, there, pods, (cluster.share or Share()).resource)
     return {**cells, **left}, status.sentence(status.totals(usages), parts, status.by_model(usages))

@@ -25,8 +25,7 @@ from gpunode.links.plugin import published
 from gpunode.links.pod.work import judge_work
 from gpunode.links.runtime import link as runtime
 from gpunode.model import Event, Gpu, Host, Layer, OnEvent, Outcome, Verdict
-from gpunode.model.outcome import PENDING
-from gpunode.wording import Advice, Command, advise, few, lines, several
+from gpunode.wording import advise, few, lines, several
 
 Chain: TypeAlias = tuple[Verdict, ...]
 
@@ -40,7 +39,6 @@ def verify(session: Session, *, run: bool) -> int:
     if run:
         chains = _with_containers(session, members, chains)
     chains = _with_work(session, members, chains)
-    chains = _leave_taken_back(inventory.path, chains)
     broken = list(find_broken(chains))
     shown = _with_impact(session, members, chains)
     for host, chain in sorted(shown.items(), key=lambda item: item[0] in broken):  # last: what is read first
@@ -48,6 +46,9 @@ def verify(session: Session, *, run: bool) -> int:
     for member in members:
         for restart in member.facts.unconfirmed if member.facts else ():
             reporter.note(advise(f"{member.host.name}: {restart}. `gpunode provision` confirms it."))
+    back = history.find_taken_back(Path(inventory.path), broken) if broken else {}
+    for host, when in back.items():
+        reporter.note(history.note_taken_back(host, when))
     if inventory.cluster.plugin is None:
         reporter.note(
             "The inventory names no `cluster.plugin`, so nothing in the cluster was checked. Add it to check the whole chain."
@@ -63,24 +64,6 @@ def verify(session: Session, *, run: bool) -> int:
     if any(link.lacks_right for chain in chains.values() for link in chain):
         return REFUSED
     return 3 if broken else DRIFT if find_pending(chains) else 0
-
-
-def _leave_taken_back(inventory: str, chains: Mapping[str, Chain]) -> Mapping[str, Chain]:
-    """The chains; of a host that was undone or forgotten the broken link is pending: nothing failed there."""
-    broken = {host: layer for host, layer in find_broken(chains).items() if layer in BROUGHT}
-    back = history.taken_back(Path(inventory), broken.keys()) if broken else {}
-
-    def leave(host: str, chain: Chain) -> Chain:
-        if host not in back:
-            return chain
-        good = tuple(link for link in chain if link.status == "ok")
-        fix = Advice("`", Command("provision", f"--limit {host}"), "` sets it up.")
-        problem = Problem(PENDING, back[host], broken[host], fix=fix)
-        left = Verdict.unknown(broken[host], f"not provisioned ({back[host]})", problem)
-        later = CHAIN[CHAIN.index(broken[host]) + 1 :]
-        return (*good, left, *map(Verdict.unknown, later))
-
-    return {host: leave(host, chain) for host, chain in chains.items()}
 
 
 def judge_chains(session: Session, members: Members, *, run: bool) -> Mapping[str, Chain]:
@@ -251,7 +234,6 @@ def _with_work(session: Session, members: Members, chains: Mapping[str, Chain]) 
 
 
 CHAIN: tuple[Layer, ...] = get_args(Layer)[3:]  # `ssh`, `container` and `work` are not always there
-BROUGHT: tuple[Layer, ...] = ("module", "library", "toolkit", "runtime", "plugin", "capacity")  # by provision
 NAMED = 5
 
 Chains = Mapping[str, Sequence[Verdict]]  # by host
@@ -265,13 +247,8 @@ def find_broken(chains: Chains) -> dict[str, Layer]:
     return {host: layers[0] for host, layers in pairs if layers}
 
 
-def _is_bare(link: Verdict) -> bool:
-    """True if it is not there on purpose: gpunode has taken its host back."""
-    return link.status == "unknown" and link.is_pending
-
-
 def find_pending(chains: Chains) -> list[str]:
-    """Hosts that work, and whose plan replaces something; and those that gpunode has taken back."""
+    """Hosts that work, and whose plan replaces something."""
     return [host for host, links in chains.items() if any(link.is_pending for link in links)]
 
 
@@ -284,15 +261,10 @@ def list_unchecked(links: Iterable[Verdict]) -> tuple[Layer, ...]:
 def summarize(chains: Chains) -> str:
     """`1 of 3 hosts broken: gpu-03 (module); 2 hosts OK: 10 of 11 links checked; not checked: pod`."""
     bad = find_broken(chains)
-    bare = [host for host, links in chains.items() if any(map(_is_bare, links))]
-    unread = [
-        host
-        for host, links in chains.items()
-        if all(link.status == "unknown" for link in links) and host not in bare
-    ]
+    unread = [host for host, links in chains.items() if all(link.status == "unknown" for link in links)]
     alike: dict[tuple[Layer, ...], list[str]] = {}
     for host, links in chains.items():
-        if host not in (*bad, *unread, *bare):
+        if host not in bad and host not in unread:
             alike.setdefault(list_unchecked(links), []).append(host)
     parts = []
     if bad:
@@ -300,16 +272,14 @@ def summarize(chains: Chains) -> str:
         parts.append(f"{len(bad)} of {several(len(chains), 'host')} broken: {named}")
     if unread:
         parts.append(f"{several(len(unread), 'host')} not checked: {few(unread, NAMED)}")
-    if bare:
-        parts.append(f"{several(len(bare), 'host')} not provisioned: {few(bare, NAMED)}")
-    good = f"{several(len(chains) - len(bad) - len(unread) - len(bare), 'host')} OK: "
+    good = f"{several(len(chains) - len(bad) - len(unread), 'host')} OK: "
     if len(alike) == 1:
         (missing,) = alike
         parts.append(good + _format_checked(missing, "; "))
     elif alike:
         each = (f"{few(hosts, NAMED)}: {_format_checked(missing, ', ')}" for missing, hosts in alike.items())
         parts.append(good + "; ".join(each))
-    if waiting := [host for host in find_pending(chains) if host not in bare]:
+    if waiting := find_pending(chains):
         parts.append(f"changes pending on {few(waiting, NAMED)}: `gpunode provision` makes them")
     return "; ".join(parts)
 

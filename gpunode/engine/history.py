@@ -21,6 +21,7 @@ from gpunode.engine.record import (
     FORMAT,
     LAST,
     RECENT,
+    RIGHT,
     SIZE,
     Head,
     Progress,
@@ -216,7 +217,7 @@ def known_gpus(
     return {name: entry for name, entry in known.items() if entry[1]}
 
 
-def taken_back(inventory: Path, hosts: Collection[str], *, folder: Path | None = None) -> dict[str, str]:
+def find_taken_back(inventory: Path, hosts: Collection[str], *, folder: Path | None = None) -> dict[str, str]:
     """Host → when it was forgotten, or when its runs were undone: `undone 27 Nov`. Hosts on which a run's changes are left are not in it."""
     back: dict[str, str] = {}
     reverted, settled = set[tuple[str, str]](), set[str]()
@@ -229,7 +230,7 @@ def taken_back(inventory: Path, hosts: Collection[str], *, folder: Path | None =
                 day = time.strftime("%-d %b", time.localtime(progress.since))
                 back.setdefault(name, f"{progress.state} {day}")
                 reverted.add((name, run.options.undo or ""))
-            elif progress.made or progress.state in BEGUN:
+            elif progress.made or progress.state in {*BEGUN, *RIGHT}:
                 back.pop(name, None)
                 settled.add(name)
             if progress.state == FORGOTTEN:
@@ -237,6 +238,10 @@ def taken_back(inventory: Path, hosts: Collection[str], *, folder: Path | None =
         if settled >= {*hosts}:
             break
     return back
+
+
+def note_taken_back(host: str, when: str) -> str:
+    return advise(f"{host}: not provisioned ({when}). `gpunode provision --limit {host}` sets it up.")
 
 
 def recent(

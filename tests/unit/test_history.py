@@ -514,7 +514,7 @@ def test_a_host_is_taken_back_once_none_of_its_runs_is_left() -> None:
         return record.id
 
     def back() -> list[str]:
-        return [text.split()[0] for text in history.taken_back(inventory, ["a", "b"]).values()]
+        return [text.split()[0] for text in history.find_taken_back(inventory, ["a", "b"]).values()]
 
     first, second = made("finished"), made("finished")
     made("undone", undo=second)
@@ -526,3 +526,6 @@ def test_a_host_is_taken_back_once_none_of_its_runs_is_left() -> None:
     assert back() == []
     made("forgotten", command="forget")
     assert back() == ["forgotten"]
+    made("proven")  # set up from elsewhere
+    made("undone", undo=made("finished"))
+    assert back() == []

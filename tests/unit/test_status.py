@@ -185,11 +185,11 @@ def test_a_host_that_was_forgotten_is_neither_unknown_nor_a_failure(monkeypatch)
     silent = NodeUsage("n1", reason=Problem("no-plugin", "none runs there"))
     host = Host("h1", Ssh("h1"))
     placed = (SimpleNamespace(host=host, node=SimpleNamespace(name="n1")),)
-    monkeypatch.setattr(overlook.history, "taken_back", lambda *_: {"h1": "forgotten 27 Nov"})
+    monkeypatch.setattr(overlook.history, "find_taken_back", lambda *_: {"h1": "forgotten 27 Nov"})
     monkeypatch.setattr(overlook.nodes, "locate", lambda *_, **__: placed)
     session = SimpleNamespace(hosts=(host,), inventory=Inventory("", (host,), Cluster()))
     usages = overlook.leave_taken_back(mock.Mock(), session, (silent, NodeUsage("n2")))  # type: ignore[arg-type]
-    assert usages == ((NodeUsage("n2"),), {"n1": "forgotten 27 Nov"})
+    assert usages == ((NodeUsage("n2"),), {"h1": "forgotten 27 Nov"})
 
 
 @pytest.mark.parametrize(

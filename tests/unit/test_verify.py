@@ -507,16 +507,3 @@ def test_an_unloaded_module_is_no_missing_driver(library: str | None, cause: str
     refused = Outcome("gpu-1", "refused", seen, problem=Problem("", "config.toml does not parse", "runtime"))
     broken = next(link for link in judge_host(refused) if link.status == "broken")
     assert (broken.layer, broken.cause[: len(cause)]) == ("module", cause)
-
-
-def test_a_host_that_was_forgotten_is_not_called_broken(monkeypatch) -> None:
-    """Its driver is gone on purpose. What gpunode did not bring, such as the machine, is still judged."""
-    monkeypatch.setattr(
-        verify.history, "taken_back", lambda _, hosts: dict.fromkeys(hosts, "forgotten 27 Nov")
-    )
-    pci, module = Verdict.ok("PCI", "1 GPU"), Verdict.broken("module", "nvidia is not loaded")
-    chains = {"a": (pci, module), "b": (Verdict.broken("PCI", "no GPU"),)}
-    left = verify._leave_taken_back("inventory.yaml", chains)
-    assert left["a"][1].text == "not provisioned (forgotten 27 Nov)"
-    assert verify.find_pending(left) == ["a"]
-    assert verify.summarize(left) == ("1 of 2 hosts broken: b (PCI); 1 host not provisioned: a")
