@@ -123,7 +123,7 @@ class Card:
         if self.status == "broken" and self.outcome is not None and (link := find_manual_fix(self.outcome)):
             return f"{link.layer}: {first(link.cause or link.text)}"
         if self.result is not None:
-            return GPUS.sub("", first(self.result[1]))
+            return "" if self.status == "verified" else first(self.result[1])
         steps = self.outcome.plan.steps if self.outcome and self.outcome.plan else ()
         reload = bool(self.outcome and self.outcome.disturbs and self.outcome.disturbs.reload)
         return ", ".join(step_name(step.step, reload=reload) for step in steps if step.changes)
@@ -244,7 +244,6 @@ def first(text: str) -> str:
 
 
 NARROW = " " * 6
-GPUS = re.compile(r"^\d+ GPUs?, ")  # of a proof; their number is no cause
 LONG = 40  # rows of a table that is folded
 SCREEN = 60  # lines of plans; of more, reasons and diffs are folded
 TITLES = {
