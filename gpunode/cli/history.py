@@ -149,15 +149,13 @@ def undo(
 
     folder = files.runs_folder(common.inventory)
     recorded = history.find_undoable(common.inventory) if run == record.LAST else history.find(run, folder)
-    last = history.last_run(common.inventory, every=True) if run == record.LAST else None
     note = ""
-    if last and last.id != recorded.id:
-        why = (
-            f"kept all of {last.options.undo}"
-            if last.options.undo
-            else "is a `forget`, which cannot be undone"
-        )
-        note = f" The last run, {last.id}, {why}."
+    for every in (True, False) if run == record.LAST else ():
+        last = history.last_run(common.inventory, every=every)
+        if last and last.id != recorded.id and last.id not in note:
+            kept = last.options.undo
+            why = f"kept all of {kept}" if kept else "is a `forget`, which cannot be undone"
+            note += f" {'The last' if every else 'An earlier'} run, {last.id}, {why}."
     undone = recorded.options.undo
     if run == record.LAST and undone and recorded.not_done:
         raise UsageError(

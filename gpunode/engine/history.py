@@ -177,14 +177,17 @@ def last_run(inventory: Path, *, folder: Path | None = None, every: bool = False
 
 
 def find_undoable(inventory: Path) -> RecordedRun:
-    """The newest run of this inventory that may have something to undo: neither an undo that kept all, nor a run of which undos kept all.
-    If there is no such run, the newest. Raises as `find_last`."""
-    kept: dict[str, set[str]] = {}  # run -> hosts
+    """The newest run of this inventory that may have something to undo: neither an undo that kept all, nor a run of which an undo like that
+    had all hosts (only then it has the cluster's objects, too), nor what such a run has undone. If there is no such run, the newest.
+    Raises as `find_last`."""
+    passed: list[RecordedRun] = []
     for run in _newest_first(inventory, None, strict=True):
-        if run.options.undo and {progress.state for progress in run.hosts.values()} == {"kept"}:
-            kept.setdefault(run.options.undo, set()).update(run.hosts)
-        elif run.id not in kept or run.hosts.keys() - kept[run.id]:
+        kept = run.options.undo and {progress.state for progress in run.hosts.values()} == {"kept"}
+        by = (undo for undo in passed if undo.options.undo == run.id)
+        over = kept or any(undo.hosts.keys() >= run.hosts.keys() for undo in by)
+        if not over or (run.options.undo and run.not_done):
             return run
+        passed.append(run)
     return find_last(inventory)
 
 

@@ -151,20 +151,38 @@ def test_undo_last_names_the_forget_that_it_passes_over(tmp_path, monkeypatch) -
     assert notes == [f" The last run, {forget.id}, is a `forget`, which cannot be undone.", ""]
 
 
-def test_undo_last_passes_over_a_run_of_which_an_undo_kept_all(tmp_path, monkeypatch) -> None:
-    """On the hosts of that undo: of the others there may be something to undo."""
+@pytest.mark.parametrize(
+    ("undos", "chosen"),
+    [
+        ([(1, {"a": "kept", "b": "kept"})], 0),
+        ([(1, {"a": "kept"}), (1, {"b": "kept"})], 1),  # neither had the cluster's objects
+        ([(1, {"a": "kept", "b": "undone"})], 2),
+        ([(1, {"a": "undone", "b": "undone"}), (2, {"a": "kept", "b": "kept"})], 0),
+    ],
+)
+def test_undo_last_passes_over_a_run_of_which_an_undo_kept_all(
+    tmp_path, monkeypatch, undos: list[tuple[int, dict[str, State]]], chosen: int
+) -> None:
+    """`undos`: which record each undoes, and the states of its hosts."""
     monkeypatch.chdir(tmp_path)
-    Path("inventory.yaml").write_text("groups: {g: {hosts: [a, b]}}\n")
-    first, second = (Record.begin(Path("inventory.yaml"), ["a", "b"], RunOptions()).id for _ in range(2))
+    inventory = Path("inventory.yaml")
+    inventory.write_text("groups: {g: {hosts: [a, b]}}\n")
+    records = [Record.begin(inventory, ["a", "b"], RunOptions()) for _ in range(2)]
     shown: list[tuple[str, str]] = []
     monkeypatch.setattr(undoing, "undo", lambda _, run, how: shown.append((run.id, how.note)) or 0)
-    for host in ("a", "b"):
-        last = Record.begin(Path("inventory.yaml"), [host], RunOptions(undo=second))
-        last.host(host, "kept")
-        last.end()
-        assert run("undo", "last")[0] == 0
-    assert [run for run, _ in shown] == [second, first]
-    assert shown[1][1] == f" The last run, {last.id}, kept all of {second}."
+    for undone, states in undos:
+        records.append(Record.begin(inventory, list(states), RunOptions(undo=records[undone].id)))
+        for host, state in states.items():
+            records[-1].host(host, state)
+        records[-1].end()
+    forget = Record.begin(inventory, ["a"], RunOptions(command="forget"))
+    assert run("undo", "last")[0] == 0
+    passed = f" An earlier run, {records[-1].id}, kept all of {records[undos[-1][0]].id}."
+    note = f" The last run, {forget.id}, is a `forget`, which cannot be undone."
+    assert shown == [(records[chosen].id, note + passed * (chosen < 2))]
+    with records[1].path.open("a") as damaged:
+        damaged.write('{"batch": 1}\n')
+    assert (run("undo", "last")[0] == 0) == (chosen == 2)
 
 
 def test_an_undo_of_hosts_that_the_run_did_not_touch_names_those_it_did(tmp_path, monkeypatch) -> None:
@@ -178,7 +196,8 @@ def test_an_undo_of_hosts_that_the_run_did_not_touch_names_those_it_did(tmp_path
 
 
 @pytest.mark.parametrize(
-    ("state", "ended", "refused"), [("undone", True, False), ("undone", False, True), ("skipped", True, True)]
+    ("state", "ended", "refused"),
+    [("undone", True, False), ("undone", False, True), ("kept", False, True), ("skipped", True, True)],
 )
 def test_undo_last_does_not_take_an_unfinished_undo_back(
     tmp_path, monkeypatch, state: State, ended: bool, refused: bool
