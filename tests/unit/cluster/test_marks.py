@@ -17,7 +17,7 @@ from gpunode.commands import forget
 from gpunode.engine import rollout
 from gpunode.engine.record import Record, RunOptions
 from gpunode.engine.session import Session
-from gpunode.errors import AnotherRun, ClusterError
+from gpunode.errors import AnotherRun, UsageError
 from gpunode.links import node as nodes
 from gpunode.links.node import cordon, labels, taint
 from gpunode.links.plugin import marks
@@ -130,7 +130,7 @@ def test_a_record_of_an_acceptance_that_cannot_be_removed_fails_its_host_alone(
 
 
 def test_the_marks_of_a_hosts_node_stay_by_the_nodes_name(marked: Api, monkeypatch, tmp_path) -> None:
-    with pytest.raises(ClusterError, match="a is the node of host gpu-1"):
+    with pytest.raises(UsageError, match="a is the node of host gpu-1"):
         forget_node(marked, monkeypatch, tmp_path, Host("gpu-1", Ssh("gpu-1"), node="a"))
     assert marks.is_owned(item(marked))
 
