@@ -154,8 +154,10 @@ def _run() -> None:
         goes_on = (
             " A change in progress continues on its host: the next run follows it, `gpunode abort` ends it"
         )
-        more = goes_on if sys.argv[1:2] and sys.argv[1] in CHANGING else ""
-        typer.echo(f"{line}gpunode: interrupted; test pods are removed.{more}", err=True)
+        command = "".join(sys.argv[1:2])
+        pods = "; test pods are removed" if command in (*CHANGING, "verify", "accept") else ""
+        more = goes_on if command in CHANGING else ""
+        typer.echo(f"{line}gpunode: interrupted{pods}.{more}", err=True)
         sys.stdout.flush()
         os._exit(
             INTERRUPTED
