@@ -335,7 +335,8 @@ def label(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the changes without making them.")] = False,
     common: options.InCluster,
 ) -> int:
-    """Label nodes with the model of their GPUs, read from the hosts' PCI bus; no driver is needed for it.
+    """Label nodes with the model of their GPUs, read from the hosts' PCI bus; no driver is needed for it. It labels at once; --dry-run
+    shows the changes.
 
     --features instead sets the labels of NVIDIA's GPU feature discovery (product, count, memory, replicas, driver, MIG) from
     nvidia-smi. Where GPU feature discovery runs, gpunode leaves them to it.
