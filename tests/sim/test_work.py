@@ -210,8 +210,10 @@ def test_eviction_ends_a_pod_in_its_grace(api: Api, client: Client) -> None:
         until(lambda: "deletionTimestamp" in client.ask("GET", where)[1]["metadata"])
         client.ask("DELETE", where, {"gracePeriodSeconds": 0})
 
-    threading.Thread(target=kubelet).start()
+    thread = threading.Thread(target=kubelet)
+    thread.start()
     left = drain.wait(api, "n1", lambda each: not each.service, evict=True, seconds=20, notify=lambda _: None)
+    thread.join()
     assert left == ()
     assert [entry.name for entry in drain.work_on(api, "n1")] == ["default/plugin"]
 

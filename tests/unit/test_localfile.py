@@ -32,10 +32,13 @@ def written(path: Path, *, again: bool) -> Iterator[None]:
             with suppress(BlockingIOError):
                 os.write(file, b"a")
 
+    writer = threading.Thread(target=write)
     if again:
-        threading.Thread(target=write, daemon=True).start()
+        writer.start()
     yield
     done.set()
+    if again:
+        writer.join()
     os.close(file)
 
 
