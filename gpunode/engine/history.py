@@ -220,11 +220,11 @@ def known_gpus(
     return {name: entry for name, entry in known.items() if entry[1]}
 
 
-def find_taken_back(inventory: Path, hosts: Collection[str], *, folder: Path | None = None) -> dict[str, str]:
+def find_taken_back(inventory: Path, hosts: Collection[str]) -> dict[str, str]:
     """Host → when it was forgotten, or when its runs were undone: `undone 27 Nov`. Hosts on which a run's changes are left are not in it."""
     back: dict[str, str] = {}
     reverted, settled = set[tuple[str, str]](), set[str]()
-    for run in _newest_first(inventory, folder, every=True):
+    for run in _newest_first(inventory, None, every=True):
         for name in run.hosts.keys() & {*hosts} - settled:
             progress = run.hosts[name]
             if (name, run.id) in reverted:
@@ -244,6 +244,7 @@ def find_taken_back(inventory: Path, hosts: Collection[str], *, folder: Path | N
 
 
 def note_taken_back(host: str, when: str) -> str:
+    """The sentence for a host that `find_taken_back` has."""
     return advise(f"{host}: not provisioned ({when}). `gpunode provision --limit {host}` sets it up.")
 
 

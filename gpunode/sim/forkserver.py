@@ -327,7 +327,8 @@ def _run(
             exec(arguments[1], {"__name__": "__main__"})  # noqa: S102
         elif arguments[0] != "-m":
             sys.argv, text = arguments, Path(arguments[0]).read_bytes()
-            code = compile(text, "agent.py", "exec").replace(co_filename=arguments[0])  # once, wherever it is
+            # By the name under which it was compiled before the fork: the file's own differs from host to host.
+            code = compile(text, "agent.py", "exec").replace(co_filename=arguments[0])
             exec(code, {"__name__": "__main__"})  # noqa: S102
         else:
             sys.argv = ["-m", *arguments[2:]]

@@ -17,7 +17,8 @@ from gpunode.links.plugin import daemonset, published
 from gpunode.links.plugin.published import CONTAINER, UPDATE
 from gpunode.wording import advise, page
 
-NO_PLUGIN, FORBIDDEN = "no-plugin", "forbidden"  # codes; the second of a right that is missing for all nodes
+NO_PLUGIN = "no-plugin"  # code
+FORBIDDEN = "forbidden"  # code of a right that is missing for all nodes alike
 RESOURCES = (pods.GPU, pods.SHARED, pods.MEMORY)
 GPU_NAME = re.compile(r"(?P<uuid>GPU-[0-9a-zA-Z-]*)|(?P<node>[^/]+)/(?P<index>[0-9]+)")
 WHOLE = re.compile(r"GPU-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
