@@ -29,9 +29,7 @@ LIST = (
         ("GetAllocatableResources", {}),  # a kubelet that has no such call
     ],
 )
-def test_the_kubelet_is_asked_which_pods_have_which_gpus(
-    sockets: Path, method: str, held: dict[str, str]
-) -> None:
+def test_the_kubelet_is_asked_which_pods_have_which_gpus(sockets: Path, method: str, held: dict[str, str]):
     pods = (pod("whole", gpu=["GPU-a"]), pod("shared", gpu=["GPU-b::3"]), pod("older", gpu=["GPU-c-_-0"]))
 
     async def scene() -> None:
@@ -46,7 +44,7 @@ def test_the_kubelet_is_asked_which_pods_have_which_gpus(
     asyncio.run(scene())
 
 
-def test_gpus_of_idle_pods_are_left_alone(sockets: Path, tmp_path) -> None:
+def test_gpus_of_idle_pods_are_left_alone(sockets: Path, tmp_path):
     """And all of them, where the kubelet does not say which these are."""
     driver = stand_in.build(tmp_path)
     driver.gpus(MODEL, MODEL)

@@ -43,7 +43,7 @@ def ask() -> list[dict[str, Any]]:
 
 def test_the_program_measures_where_nothing_of_gpunode_is_installed(
     host: Path, tmp_path_factory, monkeypatch
-) -> None:
+):
     driver: StandIn = build(tmp_path_factory.mktemp("driver"))
     driver.gpus({"model": "H100-SXM5-80GB"})
     monkeypatch.setattr(
@@ -57,13 +57,13 @@ def test_the_program_measures_where_nothing_of_gpunode_is_installed(
     assert {problem.code for problem in judged.problems} <= {"memory-slow", "compute-slow", "transfer-slow"}
 
 
-def test_a_host_without_a_driver_says_so(host: Path, monkeypatch) -> None:
+def test_a_host_without_a_driver_says_so(host: Path, monkeypatch):
     monkeypatch.setattr(measure, "ENV", {"PATH": "/usr/bin:/bin", "LD_LIBRARY_PATH": "/nowhere"})
     *_, answered = ask()
     assert "libcuda.so.1" in answered["error"]
 
 
-def test_a_host_with_an_older_python_alone_is_told_what_it_needs(host: Path, monkeypatch) -> None:
+def test_a_host_with_an_older_python_alone_is_told_what_it_needs(host: Path, monkeypatch):
     monkeypatch.setattr(measure.sys, "version_info", (3, 6, 8))
     monkeypatch.setattr(measure, "glob_of", lambda pattern: ["/usr/bin/python3.6", "/usr/bin/python3.9"])
     (answered,) = ask()

@@ -30,9 +30,7 @@ def abort(host: Host, **extra: object) -> list[dict[str, object]]:
 @pytest.mark.parametrize(
     "install", [["slow=1.*", "other"], [{"name": "slow", "version": "1.*"}, {"name": "other", "version": ""}]]
 )
-def test_an_abort_names_the_packages_of_older_applies_too(
-    tmp_path, monkeypatch, install: list[object]
-) -> None:
+def test_an_abort_names_the_packages_of_older_applies_too(tmp_path, monkeypatch, install: list[object]):
     """gpunode may have been updated while one ran: its job has them in apt's own words."""
     monkeypatch.setattr(system, "ROOT", str(tmp_path))
     run = Run("run1")
@@ -43,7 +41,7 @@ def test_an_abort_names_the_packages_of_older_applies_too(
     assert activity(run) == "packages slow=1.* other"
 
 
-def test_an_abort_ends_an_apply_and_says_what_it_was_at(docker: Host) -> None:
+def test_an_abort_ends_an_apply_and_says_what_it_was_at(docker: Host):
     """apt ends with it; followers get the failure; files that waited for a restart are restored; the lock is free."""
     job = docker.job(write('{"a": 1}'), WAITS, GUARDED)
     follower = docker.start(job)
@@ -57,7 +55,7 @@ def test_an_abort_ends_an_apply_and_says_what_it_was_at(docker: Host) -> None:
     assert docker.apply(WriteFile("/etc/x", "x", "why"))[-1]["ok"]
 
 
-def test_an_abort_as_a_command_ends_is_still_one(host: Host, monkeypatch) -> None:
+def test_an_abort_as_a_command_ends_is_still_one(host: Host, monkeypatch):
     """The signal comes when the command has ended and has been waited for: there is nothing to kill."""
 
     communicate = subprocess.Popen.communicate
@@ -72,7 +70,7 @@ def test_an_abort_as_a_command_ends_is_still_one(host: Host, monkeypatch) -> Non
         system.run("true")
 
 
-def test_an_abort_of_an_apply_that_does_not_answer_kills_it_and_puts_back_itself(docker: Host) -> None:
+def test_an_abort_of_an_apply_that_does_not_answer_kills_it_and_puts_back_itself(docker: Host):
     """E.g. one that hangs in the kernel."""
     docker.start(docker.job(write('{"a": 1}'), WAITS, GUARDED))
     wait_until(docker.path("/state/begun").exists)
@@ -84,7 +82,7 @@ def test_an_abort_of_an_apply_that_does_not_answer_kills_it_and_puts_back_itself
     assert docker.apply(WriteFile("/etc/x", "x", "why"))[-1]["ok"]
 
 
-def test_an_abort_ends_what_apt_started_and_does_not_listen(docker: Host) -> None:
+def test_an_abort_ends_what_apt_started_and_does_not_listen(docker: Host):
     """apt-get ends at once; a package's script that ignores the signal would go on changing the host."""
     script = "trap '' TERM; > \"$GPUNODE_ROOT/state/begun\"; while :; do sleep 0.1; done"
     pid = '> "$GPUNODE_ROOT/state/pid"'
@@ -96,7 +94,7 @@ def test_an_abort_ends_what_apt_started_and_does_not_listen(docker: Host) -> Non
     assert not left.exists() or left.read_bytes() == b""  # b"": its exit status has not been collected yet
 
 
-def test_what_a_failure_puts_back_is_not_interrupted_by_an_abort(docker: Host) -> None:
+def test_what_a_failure_puts_back_is_not_interrupted_by_an_abort(docker: Host):
     """Who follows hears of the failure, and of the files."""
     waits = 'until [ -e "$GPUNODE_ROOT/state/go" ]; do sleep 0.02; done'
     docker.unit(DOCKER, f'grep -q bad "$GPUNODE_ROOT{DAEMON}" || {waits}\n{START}')
@@ -109,7 +107,7 @@ def test_what_a_failure_puts_back_is_not_interrupted_by_an_abort(docker: Host) -
     assert (failed["code"], failed["restored"]) == ("unit-failed", [DAEMON])
 
 
-def test_an_abort_goes_on_where_the_apply_has_ended_by_then(docker: Host) -> None:
+def test_an_abort_goes_on_where_the_apply_has_ended_by_then(docker: Host):
     """Between the look at the lock and the signal, or since systemd has killed it."""
     killed_before_the_restart(docker)
     assert docker.started[0].wait(30) == 0
@@ -127,7 +125,7 @@ def test_an_abort_goes_on_where_the_apply_has_ended_by_then(docker: Host) -> Non
     assert docker.read(DAEMON) == "{}"
 
 
-def test_an_abort_that_ends_no_apply_says_so(host: Host) -> None:
+def test_an_abort_that_ends_no_apply_says_so(host: Host):
     """E.g. as the kernel keeps its process. Another process that has its number by now gets no signal."""
     stranger = subprocess.Popen(["sleep", "600"])
     host.write(f"/proc/{stranger.pid}/stat", f"{stranger.pid} (a) b) S {'0 ' * 18}4711 0\n")
@@ -153,7 +151,7 @@ def test_an_abort_that_ends_no_apply_says_so(host: Host) -> None:
 )
 def test_an_abort_reports_that_it_waits_and_gives_a_killed_apply_less_time(
     tmp_path, monkeypatch, pid: str, words: str
-) -> None:
+):
     """Only the process that is still the apply's is named."""
     now = 0.0
 
@@ -176,18 +174,18 @@ def test_an_abort_reports_that_it_waits_and_gives_a_killed_apply_less_time(
     assert messages.count("alive") == 25
 
 
-def test_an_abort_puts_back_what_a_killed_apply_left(docker: Host) -> None:
+def test_an_abort_puts_back_what_a_killed_apply_left(docker: Host):
     """Users do not have to wait for the timer."""
     killed_before_the_restart(docker)
     assert f"put back {DAEMON}" in told(abort(docker))
     assert docker.read(DAEMON) == "{}"
 
 
-def test_an_abort_where_nothing_runs_changes_nothing(host: Host) -> None:
+def test_an_abort_where_nothing_runs_changes_nothing(host: Host):
     assert abort(host) == [{"type": "end", "ok": True}]
 
 
-def test_an_apply_of_a_newer_gpunode_is_not_ended(docker: Host) -> None:
+def test_an_apply_of_a_newer_gpunode_is_not_ended(docker: Host):
     """The abort names the lock's owner, and does nothing."""
     follower = docker.start(docker.job(WAITS))
     wait_until(docker.path("/state/begun").exists)

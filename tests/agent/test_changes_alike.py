@@ -28,7 +28,7 @@ FOUND = {"dnf": dnf.FOUND, "dnf5": dnf5.FOUND, "yum": yum.FOUND, "zypper": zyppe
 )
 def test_what_a_dry_run_finds_has_its_cause_and_nothing_is_changed(
     host: Host, system: str, code: str, text: str, status: int, words: str
-) -> None:
+):
     """What nobody agreed to, what does not fit onto the disk, what the repositories do not have."""
     made = SYSTEMS[system](host)
     made.says("dry", text, status)  # type: ignore[attr-defined]
@@ -48,7 +48,7 @@ def test_what_a_dry_run_finds_has_its_cause_and_nothing_is_changed(
 )  # fmt: skip
 def test_a_lock_is_waited_for_with_its_holders_name(
     host: Host, system: str, file: str, holder: str, who: str, code: str
-) -> None:
+):
     """Others change packages when they like. Nobody is ended, no lock deleted."""
     made, pid = SYSTEMS[system](host), os.getpid()
     host.write(file, f"{pid}\n")

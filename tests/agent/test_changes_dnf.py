@@ -84,7 +84,7 @@ INSTALLED = (
 )
 
 
-def test_packages_are_installed_locked_and_reported_with_their_versions(rocky: Rocky) -> None:
+def test_packages_are_installed_locked_and_reported_with_their_versions(rocky: Rocky):
     """A dry run first; EPEL's apt-get on such a host is not asked."""
     rocky.rpms(INSTALLED)
     names = tuple(spec.name for spec in DRIVER)
@@ -105,7 +105,7 @@ def test_packages_are_installed_locked_and_reported_with_their_versions(rocky: R
     ]
 
 
-def test_only_gpunodes_own_locks_are_lifted_and_they_come_back_when_dnf_fails(rocky: Rocky) -> None:
+def test_only_gpunodes_own_locks_are_lifted_and_they_come_back_when_dnf_fails(rocky: Rocky):
     """A lock of the user's, with a wildcard, and other packages' stay; the list is byte for byte as before."""
     before = "# mine\nnvidia-driver-cuda-3:570.195.03-1.el9.*\nnvidia-driver-cuda-3:57*\nkernel-0:5.14.0-570.el9.*\n"
     rocky.host.write(LOCKS, before)
@@ -119,7 +119,7 @@ def test_only_gpunodes_own_locks_are_lifted_and_they_come_back_when_dnf_fails(ro
     assert rocky.host.read(LOCKS) == before
 
 
-def test_progress_comes_from_dnfs_lines(rocky: Rocky) -> None:
+def test_progress_comes_from_dnfs_lines(rocky: Rocky):
     """With a percentage."""
     line = "  Installing       : nvidia-driver-cuda-3:580.178.04-1.el9.x86_64            4/5 "
     told = "grep -q progress $GPUNODE_ROOT/run/gpunode/run1/messages.jsonl"
@@ -151,7 +151,7 @@ REFUSED = (
 )
 
 
-def test_the_parts_of_a_driver_that_is_wished_go_back_with_it(rocky: Rocky) -> None:
+def test_the_parts_of_a_driver_that_is_wished_go_back_with_it(rocky: Rocky):
     """All of them have one version."""
     rows = "Downgrading:\n libnvidia-ml    x86_64   3:580.178.04-1.el9   gpunode-driver   1 M\n"
     rocky.says("dry", TABLE % rows, 1)
@@ -214,7 +214,7 @@ FOUND = (
 )
 
 
-def test_a_version_that_is_not_there_is_reported_with_those_that_are(rocky: Rocky) -> None:
+def test_a_version_that_is_not_there_is_reported_with_those_that_are(rocky: Rocky):
     """The newest first."""
     missing = "nvidia-driver-cuda-3:580.*"
     rocky.says("dry", f"No match for argument: {missing}\nError: Unable to find a match: {missing}\n", 1)
@@ -259,7 +259,7 @@ RUNS: Mapping[str, tuple[str, int, str]] = {
 
 
 @pytest.mark.parametrize("code", RUNS)
-def test_failures_of_the_transaction_have_their_causes(rocky: Rocky, code: str) -> None:
+def test_failures_of_the_transaction_have_their_causes(rocky: Rocky, code: str):
     """rpm goes on after a script that failed, and dnf ends with 0."""
     text, status, words = RUNS[code]
     rocky.says("run", text, status)
@@ -267,7 +267,7 @@ def test_failures_of_the_transaction_have_their_causes(rocky: Rocky, code: str) 
     assert (failed["code"], failed["error"][: len(words)]) == (code, words)
 
 
-def test_a_repository_without_a_key_is_named(rocky: Rocky) -> None:
+def test_a_repository_without_a_key_is_named(rocky: Rocky):
     """dnf explains at length, and prints the repository's whole configuration."""
     rocky.says(
         "run",
@@ -301,7 +301,7 @@ BAD = (
 )
 def test_only_gpunodes_own_repository_stops_it_when_it_cannot_be_read(
     rocky: Rocky, text: str, code: str, words: str
-) -> None:
+):
     """Hosts have old ones; they are told."""
     rocky.says("refresh", text.format("gpunode-driver"))
     failed = rocky.host.fail(Packages("why", refresh=True))
@@ -313,13 +313,13 @@ def test_only_gpunodes_own_repository_stops_it_when_it_cannot_be_read(
     assert words.format("old") in next(m["text"] for m in messages if m["type"] == "progress")
 
 
-def test_a_lock_that_a_dead_dnf_left_is_none(rocky: Rocky) -> None:
+def test_a_lock_that_a_dead_dnf_left_is_none(rocky: Rocky):
     """Its file stays behind."""
     rocky.host.write("/var/cache/dnf/metadata_lock.pid", "4242\n")
     assert rocky.host.apply(Packages("why", install=DRIVER))[-1]["ok"]
 
 
-def test_installed_packages_are_read_with_epoch_side_by_side_and_locked(rocky: Rocky) -> None:
+def test_installed_packages_are_read_with_epoch_side_by_side_and_locked(rocky: Rocky):
     """Kernels' packages by their full names, those of another architecture with it."""
     rocky.rpms(
         "kernel-devel\t5.14.0-570.el9\tx86_64\nkernel-devel\t5.14.0-611.el9\tx86_64\nlibnvidia-ml\t3:580.178.04-1.el9\tx86_64\n"
@@ -339,7 +339,7 @@ def test_installed_packages_are_read_with_epoch_side_by_side_and_locked(rocky: R
     }
 
 
-def test_a_database_that_cannot_be_read_is_no_empty_one(rocky: Rocky) -> None:
+def test_a_database_that_cannot_be_read_is_no_empty_one(rocky: Rocky):
     """A plan made on it would install everything."""
     rocky.host.program("rpm", "echo 'error: rpmdb: damaged header #12 retrieved -- skipping.' >&2; exit 1")
     facts = rocky.host.probe(packages=("*nvidia*",))
@@ -347,7 +347,7 @@ def test_a_database_that_cannot_be_read_is_no_empty_one(rocky: Rocky) -> None:
     assert "rpmdb: damaged header" in facts["errors"]["packages"]
 
 
-def test_a_transaction_that_was_cut_off_is_named(rocky: Rocky) -> None:
+def test_a_transaction_that_was_cut_off_is_named(rocky: Rocky):
     """rpm has the old and the new version of a package then; kernels' are so on purpose."""
     rocky.rpms(
         "kernel-devel\t5.14.0-570.el9\tx86_64\nkernel-devel\t5.14.0-611.el9\tx86_64\n"

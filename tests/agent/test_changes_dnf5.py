@@ -64,7 +64,7 @@ def asked(fedora: Fedora) -> list[str]:
     return [call.partition("install_weak_deps=0 ")[2] for call in fedora.dnf()]
 
 
-def test_locks_are_its_own_commands(fedora: Fedora) -> None:
+def test_locks_are_its_own_commands(fedora: Fedora):
     """There is no --color, and no list that others write."""
     fedora.rpms("nvidia-driver-cuda\t3:570.195.03-1.fc42\tx86_64\n")
     fedora.host.write("/etc/dnf/versionlock.toml", LOCK)
@@ -79,7 +79,7 @@ def test_locks_are_its_own_commands(fedora: Fedora) -> None:
     assert not any("--color" in call for call in fedora.dnf())
 
 
-def test_what_is_locked_is_not_locked_again(fedora: Fedora) -> None:
+def test_what_is_locked_is_not_locked_again(fedora: Fedora):
     """The other is, and one that is locked at an earlier version; a package's name may begin another's."""
     fedora.host.write("/etc/dnf/versionlock.toml", LOCK + LOCK.replace("cuda", "cuda-libs"))
     fedora.rpms("nvidia-driver-cuda\t3:570.195.03-1.fc42\tx86_64\n")
@@ -93,7 +93,7 @@ def test_what_is_locked_is_not_locked_again(fedora: Fedora) -> None:
     ]
 
 
-def test_a_lock_that_was_lifted_comes_back_when_dnf_fails(fedora: Fedora) -> None:
+def test_a_lock_that_was_lifted_comes_back_when_dnf_fails(fedora: Fedora):
     """By the same command."""
     fedora.host.write("/etc/dnf/versionlock.toml", LOCK)
     fedora.says(
@@ -128,7 +128,7 @@ FOUND = tuple(
 )
 
 
-def test_an_upgrade_that_replaces_its_own_old_version_removes_nothing(fedora: Fedora) -> None:
+def test_an_upgrade_that_replaces_its_own_old_version_removes_nothing(fedora: Fedora):
     """dnf 5 prints such a line for every upgrade."""
     rows = (
         "Upgrading:\n libnvidia-ml x86_64 3:580.178.04-1.fc42 gpunode-driver 1.0 MiB\n"
@@ -138,7 +138,7 @@ def test_an_upgrade_that_replaces_its_own_old_version_removes_nothing(fedora: Fe
     assert fedora.host.apply(Packages("why", install=DRIVER))[-1]["ok"]
 
 
-def test_a_removal_needs_no_space_and_takes_nothing_else_along(fedora: Fedora) -> None:
+def test_a_removal_needs_no_space_and_takes_nothing_else_along(fedora: Fedora):
     """The table of Fedora 42."""
     table = """Package            Arch   Version              Repository      Size
 Removing:

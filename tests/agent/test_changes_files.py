@@ -21,7 +21,7 @@ def left_over(host: Host) -> list[str]:
     return [str(path) for path in host.path("/etc").rglob("*gpunode*")]
 
 
-def test_a_new_file_gets_its_folders_and_mode(host: Host) -> None:
+def test_a_new_file_gets_its_folders_and_mode(host: Host):
     """Text arrives byte for byte, whatever the host's locale."""
     text = "# naïve ☃\nGATES=\"a b\"\r\n'$x'\n"
     messages = host.apply(WriteFile("/etc/a/b/c.conf", text, "why", mode=0o640))
@@ -33,7 +33,7 @@ def test_a_new_file_gets_its_folders_and_mode(host: Host) -> None:
     assert left_over(host) == []
 
 
-def test_an_existing_file_keeps_its_owner_mode_and_labels(host: Host) -> None:
+def test_an_existing_file_keeps_its_owner_mode_and_labels(host: Host):
     """The file keeps its mode, owner and extended attributes."""
     owner = (1234, 4321) if os.geteuid() == 0 else (os.getuid(), os.getgid())  # only root gives files away
     path = host.write(DAEMON, "{}", mode=0o600)
@@ -46,7 +46,7 @@ def test_an_existing_file_keeps_its_owner_mode_and_labels(host: Host) -> None:
     assert path.read_text() == '{"a": 1}'
 
 
-def test_a_file_is_written_where_python_has_no_extended_attributes(monkeypatch, tmp_path) -> None:
+def test_a_file_is_written_where_python_has_no_extended_attributes(monkeypatch, tmp_path):
     """As on a Mac, where simulated hosts may be."""
     monkeypatch.delattr(os, "listxattr", raising=False)
     path = tmp_path / "daemon.json"
@@ -56,7 +56,7 @@ def test_a_file_is_written_where_python_has_no_extended_attributes(monkeypatch, 
 
 
 @pytest.mark.parametrize("target", ["../real/daemon.json", "/etc/real/daemon.json"])
-def test_a_symbolic_link_stays_one(host: Host, target: str) -> None:
+def test_a_symbolic_link_stays_one(host: Host, target: str):
     """The real file is written, and a link with an absolute target does not lead out of the host's root."""
     real = host.write("/etc/real/daemon.json", "{}")
     host.path("/etc/docker").mkdir()
@@ -72,7 +72,7 @@ def test_a_symbolic_link_stays_one(host: Host, target: str) -> None:
 )
 def test_a_file_that_is_not_what_was_planned_on_is_left_alone(
     host: Host, before: str | None, now: str | None, words: str
-) -> None:
+):
     """It was edited between the plan and its acceptance."""
     if now is not None:
         host.write(DAEMON, now)
@@ -83,7 +83,7 @@ def test_a_file_that_is_not_what_was_planned_on_is_left_alone(
     assert (host.read(DAEMON) if now is not None else None) == now
 
 
-def test_a_file_that_is_right_already_is_not_touched(host: Host) -> None:
+def test_a_file_that_is_right_already_is_not_touched(host: Host):
     """An apply that was killed after this change can be done again."""
     path = host.write(DAEMON, '{"a": 1}')
     os.utime(path, (1000, 1000))
@@ -92,7 +92,7 @@ def test_a_file_that_is_right_already_is_not_touched(host: Host) -> None:
     assert path.stat().st_mtime == 1000
 
 
-def test_docker_checks_a_file_before_it_takes_the_name(host: Host) -> None:
+def test_docker_checks_a_file_before_it_takes_the_name(host: Host):
     """What dockerd rejects never gets there; its words name the real path."""
     host.write(DAEMON, "{}")
     host.program(
@@ -106,7 +106,7 @@ def test_docker_checks_a_file_before_it_takes_the_name(host: Host) -> None:
     assert "--validate --config-file" in host.calls()[0]
 
 
-def test_a_file_of_a_killed_apply_that_has_not_taken_its_place_goes_with_the_next(host: Host) -> None:
+def test_a_file_of_a_killed_apply_that_has_not_taken_its_place_goes_with_the_next(host: Host):
     host.write(DAEMON, "{}")
     waits = 'until [ -e "$GPUNODE_ROOT/state/go" ]; do sleep 0.02; done'
     host.program("dockerd", f'touch "$GPUNODE_ROOT/state/begun"\n{waits}\n')
@@ -118,7 +118,7 @@ def test_a_file_of_a_killed_apply_that_has_not_taken_its_place_goes_with_the_nex
     assert (host.read(DAEMON), left_over(host)) == ("{}", [])
 
 
-def test_an_old_docker_is_spared_what_it_cannot_check(host: Host) -> None:
+def test_an_old_docker_is_spared_what_it_cannot_check(host: Host):
     """dockerd before 23.0 has no --validate; the file must be JSON all the same."""
     host.program("dockerd", 'echo "unknown flag: --validate" >&2; exit 125')
     assert host.apply(WriteFile(DAEMON, "{}", "why", check="docker"))[-1]["ok"]
@@ -127,7 +127,7 @@ def test_an_old_docker_is_spared_what_it_cannot_check(host: Host) -> None:
     assert "would not be JSON" in failed["error"]
 
 
-def test_containerd_checks_a_file_before_it_takes_the_name(host: Host) -> None:
+def test_containerd_checks_a_file_before_it_takes_the_name(host: Host):
     """With the same configuration reader that the daemon uses."""
     path = "/etc/containerd/config.toml"
     host.program(
@@ -139,7 +139,7 @@ def test_containerd_checks_a_file_before_it_takes_the_name(host: Host) -> None:
     assert host.read(path) == "version = 3\n"
 
 
-def test_what_was_there_is_kept_for_root_only(host: Host) -> None:
+def test_what_was_there_is_kept_for_root_only(host: Host):
     """Backups may hold what the original's mode protected."""
     host.write(DAEMON, "{}", mode=0o600)
     host.apply(WriteFile(DAEMON, '{"a": 1}', "why", before="{}"), RemoveFile("/etc/none", "x", "why"))
@@ -149,7 +149,7 @@ def test_what_was_there_is_kept_for_root_only(host: Host) -> None:
     assert not host.path("/run/gpunode/run1").exists()
 
 
-def test_a_file_is_removed_only_when_it_is_the_one_planned_on(host: Host) -> None:
+def test_a_file_is_removed_only_when_it_is_the_one_planned_on(host: Host):
     """And one that is gone already is no failure."""
     path = "/etc/apt/sources.list.d/nvidia-docker.list"
     host.write(path, "deb x\n")
@@ -159,7 +159,7 @@ def test_a_file_is_removed_only_when_it_is_the_one_planned_on(host: Host) -> Non
     assert not host.path(path).exists()
 
 
-def test_a_folder_goes_with_its_last_file(host: Host) -> None:
+def test_a_folder_goes_with_its_last_file(host: Host):
     """Where the change says so; one with anything else in it stays."""
     for name in ("a", "b", "theirs"):
         host.write(f"/etc/own/{name}", "x")
@@ -172,7 +172,7 @@ def test_a_folder_goes_with_its_last_file(host: Host) -> None:
     assert not host.path("/etc/own").exists()
 
 
-def test_the_first_failure_ends_it(host: Host) -> None:
+def test_the_first_failure_ends_it(host: Host):
     """Later changes may rest on the one that failed."""
     host.write(DAEMON, "{}")
     messages = host.apply(
@@ -191,7 +191,7 @@ def test_the_first_failure_ends_it(host: Host) -> None:
     assert not host.path("/etc/third").exists()
 
 
-def test_a_full_disk_is_reported_as_such_and_leaves_no_half_file(host: Host, tmp_path) -> None:
+def test_a_full_disk_is_reported_as_such_and_leaves_no_half_file(host: Host, tmp_path):
     """No room for the new file: the old one stays."""
     small = host.path("/etc/small")
     small.mkdir()
@@ -211,7 +211,7 @@ def test_a_full_disk_is_reported_as_such_and_leaves_no_half_file(host: Host, tmp
     ("folder", "size"),
     [("/var/lib/gpunode", "4k"), ("/var/lib/gpunode", "8k"), ("/run/gpunode", "4k"), ("/run/gpunode", "16k")],
 )
-def test_the_file_system_that_is_full_is_named(host: Host, folder: str, size: str) -> None:
+def test_the_file_system_that_is_full_is_named(host: Host, folder: str, size: str):
     """Not the one of the file that the change is about, nor the source of a copy."""
     host.write("/etc/a.conf", "before" * 2_000)
     small = host.path(folder)
@@ -227,7 +227,7 @@ def test_the_file_system_that_is_full_is_named(host: Host, folder: str, size: st
         os.system(f"umount -l {small}")  # the agent may not have ended yet
 
 
-def test_a_folder_that_cannot_be_made_is_named(host: Host) -> None:
+def test_a_folder_that_cannot_be_made_is_named(host: Host):
     """An operating system's error becomes a sentence with the host's own path."""
     host.write("/etc/a", "a file")
     failed = host.fail(WriteFile("/etc/a/b", "x", "why"))
@@ -235,7 +235,7 @@ def test_a_folder_that_cannot_be_made_is_named(host: Host) -> None:
     assert failed["error"].startswith("/etc/a")
 
 
-def test_an_immutable_file_is_named(host: Host) -> None:
+def test_an_immutable_file_is_named(host: Host):
     """`chattr +i`: not even root writes it; the file is as it was."""
     path = host.write("/etc/docker/daemon.json", "{}")
     flags = struct.pack("l", 0x10)

@@ -51,7 +51,7 @@ def acts(host: Host) -> list[str]:
     [(None, CUT), ((), CUT), (CUT, ("7g.80gb",)), (CUT, None), (CUT, ())],
     ids=["off", "on", "cut otherwise", "to be off", "to be whole"],
 )
-def test_a_gpu_gets_its_layout(gpus: Host, before: Layout, after: Layout) -> None:
+def test_a_gpu_gets_its_layout(gpus: Host, before: Layout, after: Layout):
     """Whatever it had; that is told, for the way back."""
     put(gpus, A, before)
     done = [message for message in gpus.apply(change(after)) if message["type"] == "done"]
@@ -60,14 +60,14 @@ def test_a_gpu_gets_its_layout(gpus: Host, before: Layout, after: Layout) -> Non
     assert layout_of(gpus, B) is None
 
 
-def test_a_gpu_that_has_its_layout_is_not_touched(gpus: Host) -> None:
+def test_a_gpu_that_has_its_layout_is_not_touched(gpus: Host):
     """In another order, too."""
     put(gpus, A, tuple(reversed(CUT)))
     assert gpus.apply(change(CUT, None))[-1]["ok"]
     assert acts(gpus) == []
 
 
-def test_dcgm_makes_way_while_gpus_are_cut(gpus: Host) -> None:
+def test_dcgm_makes_way_while_gpus_are_cut(gpus: Host):
     """And comes back; one that does not run stays so."""
     gpus.unit("nvidia-dcgm.service")
     gpus.write("/run/gpunode/stopped", "nvidia-persistenced.service")
@@ -77,7 +77,7 @@ def test_dcgm_makes_way_while_gpus_are_cut(gpus: Host) -> None:
     assert not [act for act in cuts if act.startswith("systemctl")]
 
 
-def test_nothing_is_cut_under_a_process(gpus: Host) -> None:
+def test_nothing_is_cut_under_a_process(gpus: Host):
     """It is named, and the layouts stay."""
     gpus.path("/dev").mkdir()
     gpus.path("/dev/nvidia0").touch()
@@ -90,7 +90,7 @@ def test_nothing_is_cut_under_a_process(gpus: Host) -> None:
     assert acts(gpus) == []
 
 
-def test_a_profile_that_the_gpu_does_not_list_changes_nothing(gpus: Host) -> None:
+def test_a_profile_that_the_gpu_does_not_list_changes_nothing(gpus: Host):
     """Of none of the GPUs of the change."""
     put(gpus, B, ())
     failed = gpus.fail(change(CUT, ("3g.47gb",)))
@@ -99,7 +99,7 @@ def test_a_profile_that_the_gpu_does_not_list_changes_nothing(gpus: Host) -> Non
 
 
 @pytest.mark.parametrize("before", [None, (), ("7g.80gb",)], ids=["off", "on", "cut"])
-def test_a_layout_that_does_not_fit_leaves_the_one_of_before(gpus: Host, before: Layout) -> None:
+def test_a_layout_that_does_not_fit_leaves_the_one_of_before(gpus: Host, before: Layout):
     """What was made of it so far is taken away."""
     put(gpus, A, before)
     gpus.write("/state/mig/full", "1g.10gb\n")
@@ -109,7 +109,7 @@ def test_a_layout_that_does_not_fit_leaves_the_one_of_before(gpus: Host, before:
     assert layout_of(gpus, A) == before
 
 
-def test_devices_that_cannot_be_destroyed_stay(gpus: Host) -> None:
+def test_devices_that_cannot_be_destroyed_stay(gpus: Host):
     """A client that the process list does not show has them; nvidia-smi's words say so."""
     put(gpus, A, CUT)
     gpus.write("/state/mig/busy", "")
@@ -118,7 +118,7 @@ def test_devices_that_cannot_be_destroyed_stay(gpus: Host) -> None:
     assert layout_of(gpus, A) == CUT
 
 
-def test_a_mode_that_waits_for_a_reset_is_told(gpus: Host) -> None:
+def test_a_mode_that_waits_for_a_reset_is_told(gpus: Host):
     """The next plan has the reboot for it."""
     gpus.write("/state/mig/pending", "")
     done = [message for message in gpus.apply(change(CUT)) if message["type"] == "done"]
@@ -126,7 +126,7 @@ def test_a_mode_that_waits_for_a_reset_is_told(gpus: Host) -> None:
     assert layout_of(gpus, A) is None
 
 
-def test_an_undo_cuts_the_gpus_as_they_were(gpus: Host) -> None:
+def test_an_undo_cuts_the_gpus_as_they_were(gpus: Host):
     """By the journal, which has the layouts of before the run, however often it cut; one that somebody cut since stays."""
     put(gpus, A, ("7g.80gb",))
     for layout in (("3g.40gb", "3g.40gb"), CUT):
@@ -157,7 +157,7 @@ def facts(host: Host) -> Facts:
 @pytest.mark.parametrize(
     ("layout", "left"), [(None, CUT), ((), CUT), (("7g.80gb",), ("7g.80gb",))], ids=["off", "on", "cut"]
 )
-def test_each_boot_makes_the_layouts_again(gpus: Host, layout: Layout, left: Layout) -> None:
+def test_each_boot_makes_the_layouts_again(gpus: Host, layout: Layout, left: Layout):
     """As they are after a boot of Hopper, of Ampere, and where somebody has cut the GPU otherwise meanwhile."""
     put(gpus, A, layout)
     script = template("etc/gpunode-mig.sh", layouts={A: CUT})

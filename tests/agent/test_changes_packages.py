@@ -34,7 +34,7 @@ def said(text: str, status: int = 0) -> str:
     return f"cat <<'END'\n{text}END\nexit {status}\n"
 
 
-def test_packages_are_installed_held_and_reported_with_their_versions(host: Host) -> None:
+def test_packages_are_installed_held_and_reported_with_their_versions(host: Host):
     """apt runs without questions, keeps the user's files, and needrestart restarts nothing."""
     host.apt(
         packages="",
@@ -70,7 +70,7 @@ def test_packages_are_installed_held_and_reported_with_their_versions(host: Host
         assert setting in environment
 
 
-def test_progress_comes_from_apts_status(host: Host) -> None:
+def test_progress_comes_from_apts_status(host: Host):
     """With a percentage, and not one line for each of apt's thousands."""
     lines = "".join(f'echo "pmstatus:pkg:{n / 10}:Unpacking pkg {n}" >&$STATUS\n' for n in range(500))
     host.apt(install=lines)
@@ -84,7 +84,7 @@ def test_progress_comes_from_apts_status(host: Host) -> None:
     assert len(progress) < 5
 
 
-def test_only_what_is_installed_is_removed_in_the_same_transaction(host: Host) -> None:
+def test_only_what_is_installed_is_removed_in_the_same_transaction(host: Host):
     """apt stumbles over names that it does not know, and a replacement must go in as the old one goes out."""
     host.apt(packages="iF \tnvidia-docker2\t2.13.0-1\tall\nrc \tnvidia-docker\t1.0.1-1\tamd64\n")
     host.apply(
@@ -103,7 +103,7 @@ def test_only_what_is_installed_is_removed_in_the_same_transaction(host: Host) -
 @pytest.mark.parametrize(
     ("heading", "code"), [("REMOVED", "would-remove"), ("DOWNGRADED", "would-downgrade")]
 )
-def test_what_nobody_agreed_to_is_refused_before_it_is_done(host: Host, heading: str, code: str) -> None:
+def test_what_nobody_agreed_to_is_refused_before_it_is_done(host: Host, heading: str, code: str):
     """apt would remove or downgrade packages that the plan did not show."""
     text = (
         f"{LISTS}The following packages will be {heading}:\n  kubelet wanted\n0 upgraded, 1 newly installed\n"
@@ -121,7 +121,7 @@ def test_what_nobody_agreed_to_is_refused_before_it_is_done(host: Host, heading:
     assert not host.path("/state/done").exists()
 
 
-def test_a_downgrade_that_is_wished_is_made(host: Host) -> None:
+def test_a_downgrade_that_is_wished_is_made(host: Host):
     """The plan showed that version."""
     text = f"{LISTS}The following packages will be DOWNGRADED:\n  libnvidia-container1\n"
     host.apt(dry=said(text))
@@ -129,14 +129,14 @@ def test_a_downgrade_that_is_wished_is_made(host: Host) -> None:
     assert host.apply(Packages("why", install=(spec,)))[-1]["ok"]
 
 
-def test_a_version_alone_asks_for_no_downgrade(host: Host) -> None:
+def test_a_version_alone_asks_for_no_downgrade(host: Host):
     """A package that may be removed for it is listed separately."""
     host.apt(dry=said(f"{LISTS}The following packages will be DOWNGRADED:\n  libnvidia-container1\n"))
     spec = PackageSpec("libnvidia-container1", "1.20.1-1")
     assert host.fail(Packages("why", install=(spec,)))["code"] == "would-downgrade"
 
 
-def test_a_disk_that_is_too_small_is_reported_before_anything_is_fetched(host: Host) -> None:
+def test_a_disk_that_is_too_small_is_reported_before_anything_is_fetched(host: Host):
     """From apt's own figures."""
     text = f"{LISTS}Need to get 400 MB of archives.\nAfter this operation, 900,000 GB of additional disk space will be used.\n"
     host.apt(dry=said(text), install="touch $GPUNODE_ROOT/state/done")
@@ -146,7 +146,7 @@ def test_a_disk_that_is_too_small_is_reported_before_anything_is_fetched(host: H
     assert not host.path("/state/done").exists()
 
 
-def test_the_smallest_package_needs_more_than_a_full_disk_has(monkeypatch) -> None:
+def test_the_smallest_package_needs_more_than_a_full_disk_has(monkeypatch):
     """In words too, whose figures are rounded."""
     full = SimpleNamespace(f_bavail=0, f_frsize=4096)
     monkeypatch.setattr(attendance.os, "statvfs", lambda _: full)
@@ -167,7 +167,7 @@ def this(host: Host, monkeypatch) -> Run:
 @tables.rows("apt-updates", detail="")
 def test_a_repository_of_ours_that_cannot_be_read_ends_it(
     this: Run, monkeypatch, code: str, text: str, status: int, words: str, detail: str
-) -> None:
+):
     """Also if apt-get update reports it and exits with 0."""
     monkeypatch.setattr(apt, "apt_get", lambda *arguments: (status, text))
     with pytest.raises(Failure) as failure:
@@ -177,7 +177,7 @@ def test_a_repository_of_ours_that_cannot_be_read_ends_it(
     assert not detail or detail in failure.value.detail
 
 
-def test_nothing_is_installed_after_a_repository_has_failed(host: Host) -> None:
+def test_nothing_is_installed_after_a_repository_has_failed(host: Host):
     """What is cached of it may be old, or another's."""
     host.write("/etc/apt/sources.list.d/gpunode-cuda.list", f"deb [signed-by=/x.asc] {URI}/ ./\n")
     first = tables.read("apt-updates")[0]
@@ -187,7 +187,7 @@ def test_nothing_is_installed_after_a_repository_has_failed(host: Host) -> None:
     assert not host.path("/state/done").exists()
 
 
-def test_a_repository_whose_name_begins_like_ours_is_not_ours(this: Run, monkeypatch) -> None:
+def test_a_repository_whose_name_begins_like_ours_is_not_ours(this: Run, monkeypatch):
     """http://apt.example/cuda-old is the user's."""
     text = f"W: Failed to fetch {URI}-old/InRelease  404  Not Found\n"
     monkeypatch.setattr(apt, "apt_get", lambda *arguments: (0, text))
@@ -196,7 +196,7 @@ def test_a_repository_whose_name_begins_like_ours_is_not_ours(this: Run, monkeyp
     assert this.warnings == [f"apt could not fetch from {URI}-old: 404  Not Found"]
 
 
-def test_a_repository_of_the_user_that_is_broken_is_a_warning(host: Host) -> None:
+def test_a_repository_of_the_user_that_is_broken_is_a_warning(host: Host):
     """Hosts have old lists; but it is remembered as a reason when a package is then missing."""
     text = f"W: Failed to fetch {OTHER}/dists/jammy/InRelease  Could not resolve 'old.example'\n"
     host.write("/etc/apt/sources.list.d/gpunode-cuda.sources", f"Types: deb\nURIs: {URI}\nSuites: ./\n")
@@ -211,7 +211,7 @@ def test_a_repository_of_the_user_that_is_broken_is_a_warning(host: Host) -> Non
 @tables.rows("apt-installs", detail="")
 def test_why_an_install_failed_is_reported_in_a_sentence(
     host: Host, this: Run, code: str, text: str, words: str, detail: str
-) -> None:
+):
     """With the lines that show it."""
     host.write("/var/lib/dkms/nvidia/580.178.04/build/make.log", "nv.c:12: error: implicit declaration\n")
     host.program("apt-cache", "echo ' hello | 2.10-3 | http://x'; echo ' hello | 2.10-2 | http://y'")
@@ -222,7 +222,7 @@ def test_why_an_install_failed_is_reported_in_a_sentence(
 
 
 @pytest.mark.parametrize("step", ["dry", "install"])
-def test_a_failure_of_apt_ends_it(host: Host, step: str) -> None:
+def test_a_failure_of_apt_ends_it(host: Host, step: str):
     """Whether it shows in the dry run or in earnest."""
     host.apt(**{step: said("E: Unable to locate package hello\n", 100)})
     assert (
@@ -232,7 +232,7 @@ def test_a_failure_of_apt_ends_it(host: Host, step: str) -> None:
     assert not [call for call in host.calls() if call.startswith("apt-mark")]
 
 
-def test_an_interrupted_dpkg_is_finished_first(host: Host) -> None:
+def test_an_interrupted_dpkg_is_finished_first(host: Host):
     """apt would refuse to install anything before that."""
     host.apt()
     host.write("/var/lib/dpkg/updates/0001", "")
@@ -267,7 +267,7 @@ def hold_lock(host: Host) -> Iterator[subprocess.Popen[bytes]]:
             process.kill()
 
 
-def test_who_else_uses_apt_is_named_while_and_after_waiting(host: Host) -> None:
+def test_who_else_uses_apt_is_named_while_and_after_waiting(host: Host):
     """A lock that is not given back in time ends the apply, with nothing done."""
     host.apt()
     with hold_lock(host) as process:
@@ -279,7 +279,7 @@ def test_who_else_uses_apt_is_named_while_and_after_waiting(host: Host) -> None:
     assert not [call for call in host.calls() if call.startswith("apt-get")]
 
 
-def test_a_lock_that_is_given_back_is_waited_for(host: Host) -> None:
+def test_a_lock_that_is_given_back_is_waited_for(host: Host):
     """unattended-upgrades runs at boot, when hosts are provisioned."""
     host.apt()
     heard: list[bytes] = []
@@ -294,7 +294,7 @@ def test_a_lock_that_is_given_back_is_waited_for(host: Host) -> None:
     assert messages[-1]["ok"]
 
 
-def test_apts_own_words_about_a_lock_are_understood(host: Host) -> None:
+def test_apts_own_words_about_a_lock_are_understood(host: Host):
     """Another apt took the lock between our check and apt's."""
     text = "E: Could not get lock /var/lib/dpkg/lock-frontend. It is held by process 4242 (apt-get)\n"
     host.write("/proc/4242/cmdline", "/usr/bin/apt-get\0install\0")
@@ -303,21 +303,21 @@ def test_apts_own_words_about_a_lock_are_understood(host: Host) -> None:
     assert (failed["code"], failed["error"]) == ("apt-locked", "apt is in use by apt-get (pid 4242)")
 
 
-def test_a_host_without_apt_is_told_so(host: Host) -> None:
+def test_a_host_without_apt_is_told_so(host: Host):
     """The other package managers are not spoken yet."""
     assert (
         host.fail(Packages("why", install=(PackageSpec("hello"),)))["code"] == "unsupported-package-manager"
     )
 
 
-def test_a_daemon_started_by_a_package_does_not_keep_apt_waiting(host: Host) -> None:
+def test_a_daemon_started_by_a_package_does_not_keep_apt_waiting(host: Host):
     """It inherits apt's output and would hold a pipe open for ever."""
     host.apt(install='sleep 600 & echo $! > "$GPUNODE_ROOT/state/daemon"\n')
     assert host.apply(Packages("why", install=(PackageSpec("hello"),)))[-1]["ok"]
     os.kill(int(host.read("/state/daemon")), signal.SIGKILL)  # it still ran
 
 
-def test_a_disk_that_apt_fills_is_reported_as_such_though_its_words_cannot_be_recorded(host: Host) -> None:
+def test_a_disk_that_apt_fills_is_reported_as_such_though_its_words_cannot_be_recorded(host: Host):
     """On a small file system of its own; without the right to mount one, not tested."""
     place = host.path("/var/lib/gpunode")
     place.mkdir()
@@ -350,7 +350,7 @@ TOLD = (
 
 @pytest.mark.parametrize("step", ["update", "dry", "install"])
 @pytest.mark.parametrize("status", [0, 100])
-def test_no_password_of_a_repository_is_told_or_recorded(host: Host, step: str, status: int) -> None:
+def test_no_password_of_a_repository_is_told_or_recorded(host: Host, step: str, status: int):
     """As apt 2.6 prints it. The host's name stays, to show where it happened."""
     host.apt(**{step: said(TOLD, status)})
     messages = host.apply(Packages("why", install=(PackageSpec("hello"),), refresh=True))
@@ -360,7 +360,7 @@ def test_no_password_of_a_repository_is_told_or_recorded(host: Host, step: str, 
     assert kept.count("@apt.example/") >= TOLD.count("@apt.example/")
 
 
-def test_no_password_is_told_of_the_programs_beside_apt_get(host: Host) -> None:
+def test_no_password_is_told_of_the_programs_beside_apt_get(host: Host):
     """apt-mark and apt's status channel have the same words."""
     host.apt(
         install=f"echo 'pmerror:x:1:{SECRET}' >&$STATUS; echo 'pmstatus:x:1:{SECRET}' >&$STATUS; sleep 0.1\n"
@@ -371,7 +371,7 @@ def test_no_password_is_told_of_the_programs_beside_apt_get(host: Host) -> None:
     assert "s3cr3t" not in str(messages)
 
 
-def test_apt_is_not_logged_to_a_disk_before_its_passwords_are_gone(host: Host) -> None:
+def test_apt_is_not_logged_to_a_disk_before_its_passwords_are_gone(host: Host):
     """A machine may lose power at any time: until then its words are in memory, for root alone."""
     host.apt(dry=f"echo \"'{SECRET}'\"\n" + 'until [ -e "$GPUNODE_ROOT/state/go" ]; do sleep 0.02; done\n')
     host.start(host.job(Packages("why", install=(PackageSpec("hello"),))))
@@ -384,7 +384,7 @@ def test_apt_is_not_logged_to_a_disk_before_its_passwords_are_gone(host: Host) -
 
 
 @pytest.mark.parametrize("program", ["apt-get", "dpkg"])
-def test_a_package_manager_that_hangs_is_ended_and_what_it_waited_for_named(host: Host, program: str) -> None:
+def test_a_package_manager_that_hangs_is_ended_and_what_it_waited_for_named(host: Host, program: str):
     """A package's script waits for an answer. The next run finishes what dpkg left half done."""
     host.apt(install="echo $$ > $GPUNODE_ROOT/state/pid; echo Setting up hello; sleep 3600\n")
     if program == "dpkg":
@@ -403,7 +403,7 @@ def test_a_package_manager_that_hangs_is_ended_and_what_it_waited_for_named(host
     wait_until(lambda: not Path(f"/proc/{pid}").exists())
 
 
-def test_a_package_manager_that_says_something_is_given_time(host: Host) -> None:
+def test_a_package_manager_that_says_something_is_given_time(host: Host):
     """On its status channel or in its log: longer altogether than it may be silent."""
     host.apt(
         install="for n in 1 2 3; do sleep 1; echo $n; sleep 1; echo pmstatus:x:$n:Unpacking >&$STATUS; done\n"

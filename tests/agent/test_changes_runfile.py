@@ -56,7 +56,7 @@ def mirror(tmp_path) -> Iterator[str]:
     server.server_close()
 
 
-def test_a_driver_is_installed_by_the_file_that_was_sent(host: Host, tmp_path) -> None:
+def test_a_driver_is_installed_by_the_file_that_was_sent(host: Host, tmp_path):
     """With dkms where it is there; the file and what it unpacked are gone afterwards, and the probe knows the driver."""
     host.program("dkms", "")
     install = change(tmp_path, INSTALLS)
@@ -72,7 +72,7 @@ def test_a_driver_is_installed_by_the_file_that_was_sent(host: Host, tmp_path) -
     assert host.probe()["installed_run"] == {"version": VERSION, "built": True}
 
 
-def test_a_driver_is_installed_from_a_mirror(host: Host, tmp_path, mirror: str) -> None:
+def test_a_driver_is_installed_from_a_mirror(host: Host, tmp_path, mirror: str):
     """The host fetches it; without dkms it is not told to use it."""
     install = change(tmp_path, INSTALLS)
     assert host.apply(replace(install, archive=None, url=f"{mirror}/NVIDIA.run"))[-1]["ok"]
@@ -80,7 +80,7 @@ def test_a_driver_is_installed_from_a_mirror(host: Host, tmp_path, mirror: str) 
     assert not list(host.path("/var/lib/gpunode/runs").rglob("payload-*"))
 
 
-def test_a_mirror_that_has_another_file_is_named_before_it_runs(host: Host, tmp_path, mirror: str) -> None:
+def test_a_mirror_that_has_another_file_is_named_before_it_runs(host: Host, tmp_path, mirror: str):
     """Nothing of it is run, and nothing is left."""
     install = replace(change(tmp_path, INSTALLS), archive=None, url=f"{mirror}/NVIDIA.run", sha256="0" * 64)
     failed = host.fail(install)
@@ -90,7 +90,7 @@ def test_a_mirror_that_has_another_file_is_named_before_it_runs(host: Host, tmp_
     assert not list(host.path("/var/lib/gpunode/runs").rglob("payload-*"))
 
 
-def test_a_driver_stays_while_the_file_that_replaces_it_is_another(host: Host, tmp_path, mirror: str) -> None:
+def test_a_driver_stays_while_the_file_that_replaces_it_is_another(host: Host, tmp_path, mirror: str):
     """It is fetched and checked before the first change, and so before the old driver is uninstalled."""
     host.write("/var/lib/nvidia/log", "1.0-57012406 (570.124.06)\n")
     host.write("/usr/bin/nvidia-uninstall", "")
@@ -102,7 +102,7 @@ def test_a_driver_stays_while_the_file_that_replaces_it_is_another(host: Host, t
     assert host.probe()["installed_run"] == {"version": "570.124.06", "built": False}
 
 
-def test_a_mirror_without_the_file_is_named(host: Host, mirror: str) -> None:
+def test_a_mirror_without_the_file_is_named(host: Host, mirror: str):
     """404, and a server that is not there."""
     install_driver = InstallDriver(VERSION, "0" * 64, "open", "why", url=f"{mirror}/none.run")
     assert "404" in host.fail(install_driver)["error"]
@@ -114,7 +114,7 @@ def test_a_mirror_without_the_file_is_named(host: Host, mirror: str) -> None:
 @tables.rows("installer-options")
 def test_an_installer_gets_the_options_that_its_version_has(
     host: Host, tmp_path, version: str, flavour: str, beside: bool, words: str
-) -> None:
+):
     """An unknown option makes it fail."""
     install = change(tmp_path, INSTALLS.replace(VERSION, version))
     install = replace(install, version=version, flavour=flavour, beside=beside)  # type: ignore[arg-type]
@@ -123,7 +123,7 @@ def test_an_installer_gets_the_options_that_its_version_has(
 
 
 @tables.rows("nvidia-installer-logs")
-def test_what_failed_is_read_from_the_log(host: Host, tmp_path, code: str, log: str, status: int) -> None:
+def test_what_failed_is_read_from_the_log(host: Host, tmp_path, code: str, log: str, status: int):
     """Its status is 1 whatever it was, and 0 where it cancels."""
     install = change(tmp_path, fails(log, status))
     failed = host.fail(install, payload=Path(install.archive or "").read_bytes())
@@ -132,7 +132,7 @@ def test_what_failed_is_read_from_the_log(host: Host, tmp_path, code: str, log: 
     assert log in failed["detail"]
 
 
-def test_an_installer_that_hangs_is_ended(host: Host, tmp_path) -> None:
+def test_an_installer_that_hangs_is_ended(host: Host, tmp_path):
     """As a package manager is."""
     install = change(tmp_path, "sleep 600")
     *_, failed, end = host.ask(host.job(install, apt_silence=0.3), Path(install.archive or "").read_bytes())
@@ -142,7 +142,7 @@ def test_an_installer_that_hangs_is_ended(host: Host, tmp_path) -> None:
     assert not list(host.path("/var/lib/gpunode/runs").rglob("payload-*"))
 
 
-def test_what_a_killed_installer_has_unpacked_goes_with_the_next_apply(host: Host, tmp_path) -> None:
+def test_what_a_killed_installer_has_unpacked_goes_with_the_next_apply(host: Host, tmp_path):
     waits = 'touch "$GPUNODE_ROOT/state/begun"\nuntil [ -e "$GPUNODE_ROOT/state/go" ]; do sleep 0.02; done\n'
     install = change(tmp_path, waits)
     host.start(host.job(install), (tmp_path / "NVIDIA.run").read_bytes())
@@ -152,7 +152,7 @@ def test_what_a_killed_installer_has_unpacked_goes_with_the_next_apply(host: Hos
     assert not list(host.path("/var/lib/gpunode/runs").rglob("unpacked"))
 
 
-def test_an_installer_that_writes_its_log_does_not_hang(host: Host, tmp_path) -> None:
+def test_an_installer_that_writes_its_log_does_not_hang(host: Host, tmp_path):
     """It prints nothing while it builds, for longer than the limit here."""
     builds = 'for n in 1 2 3 4 5 6 7 8 9; do echo "-> CC $n" >> "$GPUNODE_ROOT/var/log/nvidia-installer.log"; sleep 0.5; done'
     host.write("/var/log/nvidia-installer.log", "")
@@ -161,7 +161,7 @@ def test_an_installer_that_writes_its_log_does_not_hang(host: Host, tmp_path) ->
     assert end["ok"]
 
 
-def test_a_driver_is_uninstalled(host: Host) -> None:
+def test_a_driver_is_uninstalled(host: Host):
     """By what it brought for that."""
     host.write("/var/lib/nvidia/log", f"1.0-58017804 ({VERSION})\n")
     host.write("/usr/bin/nvidia-uninstall", "")
@@ -172,7 +172,7 @@ def test_a_driver_is_uninstalled(host: Host) -> None:
     assert host.probe()["installed_run"] is None
 
 
-def test_an_uninstaller_that_leaves_the_driver_has_failed(host: Host) -> None:
+def test_an_uninstaller_that_leaves_the_driver_has_failed(host: Host):
     """It ends with 0 then, too."""
     host.write("/var/lib/nvidia/log", f"1.0-58017804 ({VERSION})\n")
     host.write("/usr/bin/nvidia-uninstall", "")

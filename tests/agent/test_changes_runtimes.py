@@ -51,9 +51,7 @@ def containerd(host: Host) -> None:
         (None, CRI + NAMED + RUNC + OURS),
     ],
 )
-def test_a_containerd_with_what_was_planned_and_nothing_else(
-    host: Host, before: str | None, after: str
-) -> None:
+def test_a_containerd_with_what_was_planned_and_nothing_else(host: Host, before: str | None, after: str):
     """The runtime, its name as the default, and runc where it is not named."""
     containerd(host)
     if before is not None:
@@ -88,7 +86,7 @@ def test_a_containerd_with_what_was_planned_and_nothing_else(
 )
 def test_a_containerd_with_anything_else_does_not_get_the_file(
     host: Host, before: str | None, after: str, wrong: str
-) -> None:
+):
     """The difference is named, and the file stays."""
     containerd(host)
     if before is not None:
@@ -100,7 +98,7 @@ def test_a_containerd_with_anything_else_does_not_get_the_file(
     assert (host.read(CONFIG) if before is not None else host.path(CONFIG).exists()) == (before or False)
 
 
-def test_a_default_runtime_of_before_stays_where_only_the_runtime_is_planned(host: Host) -> None:
+def test_a_default_runtime_of_before_stays_where_only_the_runtime_is_planned(host: Host):
     """Whatever its name."""
     containerd(host)
     kata = CRI + NAMED.replace("nvidia", "kata") + RUNC
@@ -115,7 +113,7 @@ def test_a_default_runtime_of_before_stays_where_only_the_runtime_is_planned(hos
     ]
 
 
-def test_an_imported_file_is_judged_in_its_place(host: Host) -> None:
+def test_an_imported_file_is_judged_in_its_place(host: Host):
     """Mounted over the current one, for the program alone: by itself it does not give the whole configuration."""
     host.write(DROP_IN, "before")
     host.program("unshare", 'shift 5; export SEEN="$1"; shift 2; exec "$@"')
@@ -127,7 +125,7 @@ def test_an_imported_file_is_judged_in_its_place(host: Host) -> None:
     assert host.apply(good)[-1]["ok"]
 
 
-def test_an_imported_file_where_nothing_can_be_laid_over_another_must_be_readable(host: Host) -> None:
+def test_an_imported_file_where_nothing_can_be_laid_over_another_must_be_readable(host: Host):
     """In a container without rights; the look at the restarted runtime is left."""
     host.write(DROP_IN, "before")
     host.program("unshare", "echo 'unshare: unshare failed: Operation not permitted' >&2; exit 1")
@@ -141,7 +139,7 @@ def test_an_imported_file_where_nothing_can_be_laid_over_another_must_be_readabl
     assert host.apply(good)[-1]["ok"]
 
 
-def test_a_containerd_without_a_file_runs_with_its_defaults(host: Host) -> None:
+def test_a_containerd_without_a_file_runs_with_its_defaults(host: Host):
     """1.x does not dump them then, and exits with 1."""
     containerd(host)
     seen = answers.parse_facts(host.probe()).containerd
@@ -161,7 +159,7 @@ def test_a_containerd_without_a_file_runs_with_its_defaults(host: Host) -> None:
         '{"runtimes": {"nvidia": {"path": "/old"}}}',
     ],
 )
-def test_a_docker_with_what_was_planned_and_nothing_else(host: Host, before: str | None) -> None:
+def test_a_docker_with_what_was_planned_and_nothing_else(host: Host, before: str | None):
     """The runtime, and its name as the default."""
     if before is not None:
         host.write(DAEMON, before)
@@ -188,7 +186,7 @@ def test_a_docker_with_what_was_planned_and_nothing_else(host: Host, before: str
 )
 def test_a_docker_with_anything_else_does_not_get_the_file(
     host: Host, before: dict[str, Any], after: dict[str, Any], wrong: str
-) -> None:
+):
     """Also one that cannot check its file itself."""
     text = json.dumps(before)
     host.write(DAEMON, text)
@@ -199,7 +197,7 @@ def test_a_docker_with_anything_else_does_not_get_the_file(
     assert host.read(DAEMON) == text
 
 
-def test_a_byte_order_mark_is_dockers_to_accept(host: Host) -> None:
+def test_a_byte_order_mark_is_dockers_to_accept(host: Host):
     """23.0 and newer ignore it; they validate the file."""
     mark = "\ufeff{}"
     host.write(DAEMON, mark)
@@ -207,7 +205,7 @@ def test_a_byte_order_mark_is_dockers_to_accept(host: Host) -> None:
     assert host.apply(WriteFile(DAEMON, new, "why", mark, check="docker", expected=WISH))[-1]["ok"]
 
 
-def test_runtimes_that_move_into_daemon_json_are_expected_there(host: Host) -> None:
+def test_runtimes_that_move_into_daemon_json_are_expected_there(host: Host):
     """Those that were flags of docker's command; any other runtime is not."""
     host.program("dockerd", "exit 0")
     before, after = (

@@ -10,7 +10,7 @@ from gpunode.model import SelinuxBoolean, WriteFile
 from tests.agent.conftest import Host
 
 
-def test_a_new_file_gets_the_label_of_its_path(host: Host) -> None:
+def test_a_new_file_gets_the_label_of_its_path(host: Host):
     """One that is replaced keeps its own."""
     host.write("/sys/fs/selinux/enforce", "1")
     host.program("restorecon", "")
@@ -23,21 +23,21 @@ def test_a_new_file_gets_the_label_of_its_path(host: Host) -> None:
     ]
 
 
-def test_without_selinux_nothing_is_labelled(host: Host) -> None:
+def test_without_selinux_nothing_is_labelled(host: Host):
     """Though the program may be there."""
     host.program("restorecon", "exit 9")
     assert host.apply(WriteFile("/etc/new", "x", "why"))[-1]["ok"]
     assert not [call for call in host.calls() if call.startswith("restorecon")]
 
 
-def test_a_boolean_is_set_for_good(host: Host) -> None:
+def test_a_boolean_is_set_for_good(host: Host):
     """Now and after every boot."""
     host.program("setsebool", "")
     assert host.apply(SelinuxBoolean("container_use_devices", "why"))[-1]["ok"]
     assert "setsebool -P container_use_devices on" in host.calls()
 
 
-def test_a_boolean_that_cannot_be_set_is_named(host: Host) -> None:
+def test_a_boolean_that_cannot_be_set_is_named(host: Host):
     """With the program's words; where there is none, too."""
     failed = host.fail(SelinuxBoolean("b", "why"))
     assert (failed["code"], failed["error"]) == ("selinux-failed", "setsebool -P b on: setsebool: not found")
@@ -46,7 +46,7 @@ def test_a_boolean_that_cannot_be_set_is_named(host: Host) -> None:
 
 
 @pytest.mark.parametrize("before", ["off", "on"])
-def test_an_undo_switches_a_boolean_back_to_what_it_was(host: Host, before: str) -> None:
+def test_an_undo_switches_a_boolean_back_to_what_it_was(host: Host, before: str):
     """By the journal, which asked getsebool before the change; also where the run has switched it twice."""
     host.write("/state/b", before)
     host.program("getsebool", 'read -r now <"$GPUNODE_ROOT/state/b"; echo "b --> $now"')

@@ -27,7 +27,7 @@ JOURNAL = (
 )
 
 
-def test_a_unit_is_enabled_restarted_and_seen_to_stay(host: Host) -> None:
+def test_a_unit_is_enabled_restarted_and_seen_to_stay(host: Host):
     """systemd reloads its files first, and old failures do not count against the new start."""
     host.unit(DOCKER, START)
     assert host.apply(Service(DOCKER, "why", enable=True, restart=True))[-1]["ok"]
@@ -41,7 +41,7 @@ def test_a_unit_is_enabled_restarted_and_seen_to_stay(host: Host) -> None:
     assert verbs[-2:] == ["show", "show"]
 
 
-def test_without_restart_a_running_unit_is_left_running(host: Host) -> None:
+def test_without_restart_a_running_unit_is_left_running(host: Host):
     """`systemctl start` of what runs does nothing."""
     host.unit(DOCKER)
     assert host.apply(Service(DOCKER, "why", enable=True))[-1]["ok"]
@@ -50,7 +50,7 @@ def test_without_restart_a_running_unit_is_left_running(host: Host) -> None:
     assert "restart" not in verbs
 
 
-def test_a_unit_that_is_for_the_next_boot_is_enabled_and_not_started(host: Host) -> None:
+def test_a_unit_that_is_for_the_next_boot_is_enabled_and_not_started(host: Host):
     """What it needs is there after the reboot only."""
     assert host.apply(Service("nvidia-fabricmanager.service", "why", enable=True, start=False))[-1]["ok"]
     verbs = [call.split()[1] for call in host.calls() if call.startswith("systemctl")]
@@ -58,14 +58,14 @@ def test_a_unit_that_is_for_the_next_boot_is_enabled_and_not_started(host: Host)
     assert not {"start", "restart"} & {*verbs}
 
 
-def test_a_unit_that_does_one_thing_and_ends_has_worked(host: Host) -> None:
+def test_a_unit_that_does_one_thing_and_ends_has_worked(host: Host):
     """It is not active afterwards; what worked before must go on working all the same."""
     host.unit(DOCKER)
     host.unit("links.service", ActiveState="inactive", SubState="dead", MainPID=0, Type="oneshot")
     assert host.apply(Service("links.service", "why", enable=True, restart=True))[-1]["ok"]
 
 
-def test_a_unit_that_has_ended_is_not_watched_for_crashes(host: Host) -> None:
+def test_a_unit_that_has_ended_is_not_watched_for_crashes(host: Host):
     """One that stays up is, for so long."""
     host.unit("links.service", ActiveState="inactive", SubState="dead", MainPID=0, Type="oneshot")
     job = host.job(Service("links.service", "why", restart=True))
@@ -73,7 +73,7 @@ def test_a_unit_that_has_ended_is_not_watched_for_crashes(host: Host) -> None:
     assert host.ask(job)[-1]["ok"]
 
 
-def test_a_unit_that_does_one_thing_and_fails_has_not_worked(host: Host) -> None:
+def test_a_unit_that_does_one_thing_and_fails_has_not_worked(host: Host):
     """systemctl waits for its end, and says how it was."""
     host.unit("links.service", "exit 1", ActiveState="inactive", SubState="dead", MainPID=0, Type="oneshot")
     host.program("journalctl", 'echo "failed to get device nodes: no such device"')
@@ -85,7 +85,7 @@ def test_a_unit_that_does_one_thing_and_fails_has_not_worked(host: Host) -> None
 @pytest.mark.parametrize(
     "why", [{"ConditionResult": "no"}, {"ConditionResult": "yes", "Result": "exec-condition"}]
 )
-def test_a_unit_that_its_condition_skips_has_not_worked(host: Host, why: dict[str, str]) -> None:
+def test_a_unit_that_its_condition_skips_has_not_worked(host: Host, why: dict[str, str]):
     """`systemctl restart` succeeds all the same; the journal has the condition, of newer systemds."""
     host.unit("links.service", ActiveState="inactive", SubState="dead", MainPID=0, Type="oneshot", **why)
     host.program("journalctl", "")
@@ -101,7 +101,7 @@ def test_a_unit_that_its_condition_skips_has_not_worked(host: Host, why: dict[st
     assert host.fail(Service("links.service", "why", restart=True))["error"].endswith(skipped)
 
 
-def test_a_unit_that_does_not_come_back_gets_its_file_back(host: Host) -> None:
+def test_a_unit_that_does_not_come_back_gets_its_file_back(host: Host):
     """The run's own change is undone and the unit runs as before; both are reported, with the journal's reason."""
     host.unit(DOCKER, START)
     host.program(
@@ -120,7 +120,7 @@ def test_a_unit_that_does_not_come_back_gets_its_file_back(host: Host) -> None:
     assert "ActiveState=active" in host.read(f"/state/units/{DOCKER}")
 
 
-def test_a_new_file_is_taken_away_again(host: Host) -> None:
+def test_a_new_file_is_taken_away_again(host: Host):
     """What was not there before is not there afterwards, and files of others are not touched."""
     host.unit(DOCKER, START)
     host.program("journalctl", "")
@@ -133,7 +133,7 @@ def test_a_new_file_is_taken_away_again(host: Host) -> None:
     assert host.read("/etc/other") == "x"
 
 
-def test_a_file_changed_twice_goes_back_to_what_it_was_first(host: Host) -> None:
+def test_a_file_changed_twice_goes_back_to_what_it_was_first(host: Host):
     """The original is the one before the run."""
     host.unit(DOCKER, START)
     host.program("journalctl", "")
@@ -146,7 +146,7 @@ def test_a_file_changed_twice_goes_back_to_what_it_was_first(host: Host) -> None
     assert host.read(DAEMON) == "{}"
 
 
-def test_a_unit_that_crashes_again_and_again_is_not_up(host: Host) -> None:
+def test_a_unit_that_crashes_again_and_again_is_not_up(host: Host):
     """`systemctl restart` of a simple service succeeds; the kubelet's own last error is the reason."""
     host.unit("kubelet.service", CRASHING)
     host.program("journalctl", JOURNAL)
@@ -157,7 +157,7 @@ def test_a_unit_that_crashes_again_and_again_is_not_up(host: Host) -> None:
     assert failed["restored"] == []
 
 
-def test_a_second_crash_is_the_end_of_waiting(host: Host) -> None:
+def test_a_second_crash_is_the_end_of_waiting(host: Host):
     """The kubelet waits ten seconds between its starts; the agent does not wait for three of them."""
     host.unit("kubelet.service")
     host.program(
@@ -177,7 +177,7 @@ def test_a_second_crash_is_the_end_of_waiting(host: Host) -> None:
     )
 
 
-def test_a_unit_that_has_another_process_each_time_is_not_up(host: Host) -> None:
+def test_a_unit_that_has_another_process_each_time_is_not_up(host: Host):
     """Seen active at every look, but never the same process."""
     host.unit("kubelet.service")
     host.program(
@@ -187,7 +187,7 @@ def test_a_unit_that_has_another_process_each_time_is_not_up(host: Host) -> None
     assert host.fail(Service("kubelet.service", "why", restart=True))["code"] == "unit-failed"
 
 
-def test_a_unit_that_is_not_there_is_reported_at_once(host: Host) -> None:
+def test_a_unit_that_is_not_there_is_reported_at_once(host: Host):
     """No waiting for what cannot come."""
     host.program("journalctl", "")
     failed = host.fail(Service("none.service", "why", restart=True))
@@ -199,7 +199,7 @@ def modprobe(host: Host) -> str:
     return f'if [ "$1" = -r ]; then /bin/rmdir "{host.path("/sys/module")}/$2"; fi'
 
 
-def test_modules_are_unloaded_and_loaded_in_the_order_given(host: Host) -> None:
+def test_modules_are_unloaded_and_loaded_in_the_order_given(host: Host):
     """A module that is not loaded needs no unloading."""
     host.program("modprobe", modprobe(host))
     for name in ("nvidia", "nvidia_uvm"):
@@ -214,7 +214,7 @@ def test_modules_are_unloaded_and_loaded_in_the_order_given(host: Host) -> None:
     ]
 
 
-def test_a_module_of_another_file_name_is_unloaded(host: Host) -> None:
+def test_a_module_of_another_file_name_is_unloaded(host: Host):
     """Ubuntu's nvidia_384.ko is the module nvidia: kmod 30 looks for nvidia_384 in the kernel, and ends with 0."""
     host.program("modprobe", "")
     host.program("rmmod", "")
@@ -223,7 +223,7 @@ def test_a_module_of_another_file_name_is_unloaded(host: Host) -> None:
     assert host.calls()[-2:] == ["modprobe -r nvidia", "rmmod nvidia"]
 
 
-def test_who_keeps_a_module_is_named(host: Host) -> None:
+def test_who_keeps_a_module_is_named(host: Host):
     """The next thing that anybody would have to find out."""
     host.program("modprobe", 'echo "modprobe: FATAL: Module nvidia is in use." >&2; exit 1')
     host.path("/sys/module/nvidia").mkdir(parents=True)
@@ -246,7 +246,7 @@ def stopping(host: Host, program: str) -> list[str]:
     return [call for call in host.calls() if call.startswith(words)]
 
 
-def test_daemons_that_an_unload_stops_are_started_by_the_next_load(host: Host) -> None:
+def test_daemons_that_an_unload_stops_are_started_by_the_next_load(host: Host):
     """In between they would load the old modules again."""
     host.program("modprobe", modprobe(host))
     host.program("systemctl", "")
@@ -264,7 +264,7 @@ def test_daemons_that_an_unload_stops_are_started_by_the_next_load(host: Host) -
 
 
 @pytest.mark.parametrize("at", ["-r", "nvidia_uvm"], ids=["before the unload", "after the load"])
-def test_daemons_that_a_killed_apply_has_stopped_are_known_until_their_start(host: Host, at: str) -> None:
+def test_daemons_that_a_killed_apply_has_stopped_are_known_until_their_start(host: Host, at: str):
     wait = 'touch "$GPUNODE_ROOT/state/here"; until [ -e "$GPUNODE_ROOT/state/go" ]; do sleep 0.02; done'
     host.program("modprobe", f'if [ "$1" = {at} ]; then {wait}; fi\n{modprobe(host)}')
     host.program("systemctl", "")
@@ -280,7 +280,7 @@ def test_daemons_that_a_killed_apply_has_stopped_are_known_until_their_start(hos
 
 
 @pytest.mark.parametrize("fails", [False, True])
-def test_an_apply_starts_only_the_daemons_that_its_plan_shows(host: Host, *, fails: bool) -> None:
+def test_an_apply_starts_only_the_daemons_that_its_plan_shows(host: Host, *, fails: bool):
     """What an earlier one has noted stays noted, and is never without a whole note."""
     host.write("/run/gpunode/stopped", "nvidia-dcgm.service")
     host.path("/state/before").hardlink_to(host.path("/run/gpunode/stopped"))
@@ -290,7 +290,7 @@ def test_an_apply_starts_only_the_daemons_that_its_plan_shows(host: Host, *, fai
     assert host.read("/state/before") == host.read("/run/gpunode/stopped") == "nvidia-dcgm.service"
 
 
-def test_daemons_of_the_driver_are_stopped_for_a_reload(host: Host) -> None:
+def test_daemons_of_the_driver_are_stopped_for_a_reload(host: Host):
     """And started again, those that ran."""
     assert stopping(host, modprobe(host)) == [
         "systemctl stop nvidia-persistenced.service",
@@ -327,22 +327,20 @@ COMES = (
 )
 def test_a_reload_that_fails_leaves_daemons_stopped_only_for_a_reboot(
     host: Host, modprobe: str, started: bool
-) -> None:
+):
     """Where nobody but the kernel holds the module: else the next plan would be the same reload."""
     host.write("/dev/nvidia0", "")
     assert ("systemctl start nvidia-persistenced.service" in stopping(host, modprobe)) == started
 
 
 @pytest.mark.parametrize(("command", "calls"), [("python3", 0), ("nv-fabricmanager", 4)])
-def test_no_daemon_is_stopped_where_somebody_began_to_use_the_gpus(
-    host: Host, command: str, calls: int
-) -> None:
+def test_no_daemon_is_stopped_where_somebody_began_to_use_the_gpus(host: Host, command: str, calls: int):
     """Without the fabric manager CUDA's jobs abort, and their modules would not be unloaded anyway."""
     use_gpu(host, command)
     assert len(stopping(host, modprobe(host))) == calls
 
 
-def test_who_began_to_use_the_gpus_before_a_reload_is_named(host: Host) -> None:
+def test_who_began_to_use_the_gpus_before_a_reload_is_named(host: Host):
     """It goes on."""
     use_gpu(host, "python3")
     failed = host.fail(KernelModule("why", unload=("nvidia",)))
@@ -353,7 +351,7 @@ def test_who_began_to_use_the_gpus_before_a_reload_is_named(host: Host) -> None:
     )
 
 
-def test_a_module_that_nobody_has_built_is_named_with_what_builds_it(host: Host) -> None:
+def test_a_module_that_nobody_has_built_is_named_with_what_builds_it(host: Host):
     """Its package is installed, and the script that runs dkms was cut off."""
     host.program("modprobe", 'echo "modprobe: FATAL: Module nvidia not found in directory" >&2; exit 1')
     host.program("dkms", 'echo "nvidia/595.91.07: added"')
@@ -364,7 +362,7 @@ def test_a_module_that_nobody_has_built_is_named_with_what_builds_it(host: Host)
     assert "kernel 6.1.0-40-amd64 has no nvidia module" in failed["error"]
 
 
-def test_why_a_module_does_not_load_comes_with_the_kernels_words(host: Host) -> None:
+def test_why_a_module_does_not_load_comes_with_the_kernels_words(host: Host):
     """modprobe prints only `No such device`."""
     host.program(
         "modprobe", "echo \"modprobe: ERROR: could not insert 'nvidia': No such device\" >&2; exit 1"
@@ -396,7 +394,7 @@ def docker(host: Host, identity: str, load: str = "") -> None:
     )
 
 
-def test_an_image_arrives_whole_and_is_the_one_asked_for(host: Host, image: LoadImage) -> None:
+def test_an_image_arrives_whole_and_is_the_one_asked_for(host: Host, image: LoadImage):
     """Two megabytes on standard input after the job; the spooled copy is gone afterwards."""
     docker(host, "sha256:feed")
     payload = Path(image.archive).read_bytes()
@@ -416,7 +414,7 @@ def test_an_image_arrives_whole_and_is_the_one_asked_for(host: Host, image: Load
 )
 def test_an_image_goes_into_the_namespace_of_kubernetes(
     host: Host, image: LoadImage, name: Runtime, socket: str, called: str
-) -> None:
+):
     """containerd's default one is invisible to the kubelet. A distribution's own ctr knows its socket."""
     host.write(socket, "")
     ls = "docker.io/gpunode/plugin:1 type sha256:1 9 MiB"
@@ -432,7 +430,7 @@ def test_an_image_goes_into_the_namespace_of_kubernetes(
 @pytest.mark.parametrize(("other", "removed"), [("", " sha256:feed"), ("reg.io/copy:1", "")])
 def test_an_image_leaves_containerd_by_the_names_that_it_has_there(
     host: Host, image: LoadImage, other: str, removed: str
-) -> None:
+):
     """ctr completes no name, and takes an unknown one for removed. By its id the kubelet's images have it once more."""
     host.write("/run/containerd/containerd.sock", "")
     names = ["docker.io/gpunode/plugin:1", "sha256:feed", *filter(None, [other])]
@@ -447,7 +445,7 @@ def test_an_image_leaves_containerd_by_the_names_that_it_has_there(
 )
 def test_an_image_goes_into_the_storage_that_cri_o_shares(
     host: Host, image: LoadImage, program: str, words: str
-) -> None:
+):
     """CRI-O takes no archive itself."""
     host.write("/run/crio/crio.sock", "")
     host.program(program, "")
@@ -457,7 +455,7 @@ def test_an_image_goes_into_the_storage_that_cri_o_shares(
     assert any(call.startswith(words) for call in host.calls())
 
 
-def test_a_host_with_cri_o_alone_takes_no_archive(host: Host, image: LoadImage) -> None:
+def test_a_host_with_cri_o_alone_takes_no_archive(host: Host, image: LoadImage):
     """What is missing is named."""
     change = LoadImage(image.reference, image.image_id, image.archive, "crio", "why")
     failed = host.fail(change, payload=Path(image.archive).read_bytes())
@@ -465,7 +463,7 @@ def test_a_host_with_cri_o_alone_takes_no_archive(host: Host, image: LoadImage) 
 
 
 @pytest.mark.parametrize(("cut", "words"), [(True, "arrived incomplete"), (False, "changed on its way")])
-def test_a_damaged_image_is_not_loaded(host: Host, image: LoadImage, cut: bool, words: str) -> None:
+def test_a_damaged_image_is_not_loaded(host: Host, image: LoadImage, cut: bool, words: str):
     """A cut connection, or an archive that was replaced while it was sent."""
     docker(host, "sha256:feed")
     payload = bytearray(Path(image.archive).read_bytes())
@@ -480,7 +478,7 @@ def test_a_damaged_image_is_not_loaded(host: Host, image: LoadImage, cut: bool, 
     assert not list(host.path("/var/lib/gpunode/runs").rglob("payload-*"))
 
 
-def test_an_apply_whose_image_did_not_arrive_never_began(host: Host, image: LoadImage) -> None:
+def test_an_apply_whose_image_did_not_arrive_never_began(host: Host, image: LoadImage):
     """A second connection gets the failure at once, even while the first one still waits for the rest."""
     process = subprocess.Popen(
         ["/bin/sh", "-c", bootstrap.command(sudo=False, password=False)],
@@ -499,7 +497,7 @@ def test_an_apply_whose_image_did_not_arrive_never_began(host: Host, image: Load
     assert [message["type"] for message in host.ask(wire.follow_job("run1"))] == ["unknown", "end"]
 
 
-def test_an_image_that_is_another_one_after_loading_is_a_failure(host: Host, image: LoadImage) -> None:
+def test_an_image_that_is_another_one_after_loading_is_a_failure(host: Host, image: LoadImage):
     """The archive held another image under this name."""
     docker(host, "sha256:dead")
     failed = host.fail(image, payload=Path(image.archive).read_bytes())
@@ -507,13 +505,13 @@ def test_an_image_that_is_another_one_after_loading_is_a_failure(host: Host, ima
     assert "sha256:dead and not sha256:feed" in failed["error"]
 
 
-def test_a_full_disk_while_loading_is_reported_as_such(host: Host, image: LoadImage) -> None:
+def test_a_full_disk_while_loading_is_reported_as_such(host: Host, image: LoadImage):
     """docker's words for it."""
     docker(host, "none", load='echo "write /layer.tar: no space left on device" >&2; exit 1')
     assert host.fail(image, payload=Path(image.archive).read_bytes())["code"] == "disk-full"
 
 
-def test_a_reboot_is_done_when_everybody_has_been_told(host: Host) -> None:
+def test_a_reboot_is_done_when_everybody_has_been_told(host: Host):
     """After the end message, and only when nothing failed."""
     failing = host.fail(WriteFile("/etc/x", "x", "why", before="y"), Reboot("why"))
     assert failing["code"] == "changed-underneath"
@@ -539,7 +537,7 @@ def test_a_reboot_is_done_when_everybody_has_been_told(host: Host) -> None:
 )
 def test_a_reboot_is_not_into_a_kernel_that_has_no_nvidia_module(
     host: Host, modules: dict[str, bool], grub: str, rebooted: bool
-) -> None:
+):
     """dkms may have failed without a word since the plan. What boots next is not known on every host."""
     host.write("/proc/sys/kernel/osrelease", "6.1.0-40-amd64\n")
     for kernel, there in modules.items():
@@ -559,7 +557,7 @@ def test_a_reboot_is_not_into_a_kernel_that_has_no_nvidia_module(
 @tables.rows("built-modules")
 def test_the_module_of_the_next_kernel_is_built_before_a_reboot(
     host: Host, status: str, build: str, rebooted: bool, detail: list[str]
-) -> None:
+):
     """The scripts of the packages build for the running kernel alone."""
     host.write("/proc/sys/kernel/osrelease", "6.1.0-40-amd64\n")
     for kernel, listed in (("6.1.0-40-amd64", "extra/nvidia.ko:\n"), ("6.1.0-41-amd64", "")):
@@ -589,7 +587,7 @@ def test_the_module_of_the_next_kernel_is_built_before_a_reboot(
 )
 def test_a_reboot_ends_nobody_who_came_after_the_plan(
     host: Host, ends: tuple[str, ...] | None, command: str, rebooted: bool
-) -> None:
+):
     """Packages may have taken minutes; the driver's own daemons are nobody."""
     use_gpu(host, command)
     *_, last, end = [{}, *host.apply(Reboot("why", ends))]
@@ -613,7 +611,7 @@ def test_a_reboot_ends_nobody_who_came_after_the_plan(
 )
 def test_a_restart_of_docker_ends_no_container_that_came_after_the_plan(
     host: Host, ends: tuple[str, ...] | None, cgroup: str, restarted: bool
-) -> None:
+):
     """It has read nothing of the new file, which is put back then."""
     host.unit(DOCKER, START)
     before = host.write(DAEMON, "{}\n").read_text()
@@ -637,7 +635,7 @@ def test_a_restart_of_docker_ends_no_container_that_came_after_the_plan(
         )
 
 
-def test_the_end_of_the_fabric_manager_ends_nobody_who_came_after_the_plan(host: Host) -> None:
+def test_the_end_of_the_fabric_manager_ends_nobody_who_came_after_the_plan(host: Host):
     """It aborts CUDA's jobs outside of containers, too."""
     unit = "nvidia-fabricmanager.service"
     host.unit(unit, START)
@@ -652,7 +650,7 @@ def test_the_end_of_the_fabric_manager_ends_nobody_who_came_after_the_plan(host:
     assert not {f"systemctl restart {unit}", f"systemctl disable --now {unit}"} & set(host.calls())
 
 
-def test_systemd_is_not_reloaded_where_that_takes_gpus_from_who_came_after_the_plan(host: Host) -> None:
+def test_systemd_is_not_reloaded_where_that_takes_gpus_from_who_came_after_the_plan(host: Host):
     """The reload alone may, whatever is started after it."""
     host.unit("links.service", ActiveState="inactive", SubState="dead", MainPID=0, Type="oneshot")
     use_gpu(host, "python3")
@@ -663,7 +661,7 @@ def test_systemd_is_not_reloaded_where_that_takes_gpus_from_who_came_after_the_p
     assert not any("daemon-reload" in call or "enable" in call for call in host.calls())
 
 
-def test_a_reboot_that_is_refused_is_told_to_who_asks_again(host: Host) -> None:
+def test_a_reboot_that_is_refused_is_told_to_who_asks_again(host: Host):
     """The `end` is sent before the attempt, so the failure follows it."""
     host.program(
         "systemctl", 'if [ "$1" = reboot ]; then echo "Unit reboot.target is masked." >&2; exit 1; fi'

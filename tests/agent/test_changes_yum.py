@@ -74,7 +74,7 @@ def centos(host: Host) -> Centos:
     return Centos(host)
 
 
-def test_packages_are_installed_and_locked_in_yums_order(centos: Centos) -> None:
+def test_packages_are_installed_and_locked_in_yums_order(centos: Centos):
     """The epoch comes first in its list; the packages of the driver's version go with it."""
     centos.rpms(
         "nvidia-driver-branch-460-cuda\t3:460.106.00-1.el7\tx86_64\nkmod-nvidia-branch-460\t3:3.10.0-1160.r460.106.00.el7\tx86_64\n"
@@ -98,7 +98,7 @@ def test_packages_are_installed_and_locked_in_yums_order(centos: Centos) -> None
     assert len(packages) == 3
 
 
-def test_own_locks_are_lifted_for_a_change_and_the_users_stay(centos: Centos) -> None:
+def test_own_locks_are_lifted_for_a_change_and_the_users_stay(centos: Centos):
     """They come back as they were when yum fails."""
     before = "3:nvidia-driver-branch-460-cuda-460.91.03-1.el7.*\n0:kernel-3.10.0-1160.el7.*\n"
     centos.host.write(LOCKS, before)
@@ -174,7 +174,7 @@ FAILURES: Mapping[str, tuple[str, int, str]] = {
 FOUND = tuple((code, *said) for code, said in FAILURES.items())
 
 
-def test_a_version_that_the_user_has_locked_away_is_named(centos: Centos) -> None:
+def test_a_version_that_the_user_has_locked_away_is_named(centos: Centos):
     """yum knows no such package then. A lock on another one is no cause."""
     text = 'Excluding 1 update due to versionlock (use "yum versionlock status" to show it)\nNo package %s available.\n'
     centos.host.write(LOCKS, "3:kmod-nvidia-branch-460-3.10.0-1127.r460.32.03.el7.x86_64\n")
@@ -188,7 +188,7 @@ def test_a_version_that_the_user_has_locked_away_is_named(centos: Centos) -> Non
     assert centos.host.fail(Packages("why", install=DRIVER))["code"] == "package-missing"
 
 
-def test_an_earlier_version_is_gone_back_to_by_yums_own_command(centos: Centos) -> None:
+def test_an_earlier_version_is_gone_back_to_by_yums_own_command(centos: Centos):
     """Its `install` finds nothing to do where a later one is there."""
     centos.rpms("nvidia-container-toolkit\t1.20.1-1\tx86_64\nlibnvidia-container1\t1.17.8-1\tx86_64\n")
     there = "\n".join(
@@ -213,7 +213,7 @@ AWAY = (
 )
 
 
-def test_only_gpunodes_own_repository_stops_it_when_it_cannot_be_read(centos: Centos) -> None:
+def test_only_gpunodes_own_repository_stops_it_when_it_cannot_be_read(centos: Centos):
     """Those of CentOS itself are gone on most hosts."""
     centos.host.write(
         "/etc/yum.repos.d/gpunode-driver.repo", "[gpunode-driver]\nbaseurl=http://mirror.example/driver\n"

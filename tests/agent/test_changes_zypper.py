@@ -68,7 +68,7 @@ def suse(host: Host) -> Suse:
     return Suse(host)
 
 
-def test_programs_are_of_exactly_the_modules_version_and_locked(suse: Suse) -> None:
+def test_programs_are_of_exactly_the_modules_version_and_locked(suse: Suse):
     """The module is SUSE's, and NVIDIA's repository is often ahead of it."""
     suse.host.write("/state/rpms", INSTALLED)
     messages = suse.host.apply(Packages("why", install=DRIVER, hold=NAMES))
@@ -84,7 +84,7 @@ def test_programs_are_of_exactly_the_modules_version_and_locked(suse: Suse) -> N
     ]
 
 
-def test_without_the_module_its_version_is_not_guessed(suse: Suse) -> None:
+def test_without_the_module_its_version_is_not_guessed(suse: Suse):
     """The newest programs would not fit it."""
     failed = suse.host.fail(Packages("why", install=DRIVER))
     assert failed["code"] == "version-missing"
@@ -92,7 +92,7 @@ def test_without_the_module_its_version_is_not_guessed(suse: Suse) -> None:
     assert suse.zypper() == []
 
 
-def test_own_locks_make_way_for_a_change_and_come_back_when_it_fails(suse: Suse) -> None:
+def test_own_locks_make_way_for_a_change_and_come_back_when_it_fails(suse: Suse):
     """The user's are not touched; what is locked is reported as held."""
     stanza = "\ntype: package\nmatch_type: glob\ncase_sensitive: on\nsolvable_name: {0}\n"
     suse.host.write("/etc/zypp/locks", stanza.format(KMP) + stanza.format("mine"))
@@ -103,7 +103,7 @@ def test_own_locks_make_way_for_a_change_and_come_back_when_it_fails(suse: Suse)
     assert [call for call in suse.zypper() if "lock" in call] == [f"removelock {KMP}", f"addlock {KMP}"]
 
 
-def test_what_is_to_go_is_removed_after_a_dry_run(suse: Suse) -> None:
+def test_what_is_to_go_is_removed_after_a_dry_run(suse: Suse):
     """Of what is installed."""
     suse.host.write("/state/rpms", INSTALLED)
     suse.says(
@@ -181,13 +181,13 @@ FOUND = (
 
 
 @pytest.mark.parametrize("status", [102, 103, 106])
-def test_codes_for_information_are_no_failures(suse: Suse, status: int) -> None:
+def test_codes_for_information_are_no_failures(suse: Suse, status: int):
     """A reboot is wanted, zypper itself was updated, another repository was left out."""
     suse.says("run", SUMMARY.format(size=1, more=""), status)
     assert suse.host.apply(Packages("why", install=MODULE))[-1]["ok"]
 
 
-def test_keys_are_imported_and_only_gpunodes_own_repository_stops_it(suse: Suse) -> None:
+def test_keys_are_imported_and_only_gpunodes_own_repository_stops_it(suse: Suse):
     """No key is taken that nobody has named."""
     suse.host.write(
         "/etc/zypp/repos.d/gpunode-driver.repo", "[gpunode-driver]\ngpgkey=file:///etc/pki/rpm-gpg/K\n"

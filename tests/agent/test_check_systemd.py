@@ -41,9 +41,7 @@ def asked(host: Host) -> Host:
         (f"A=--x {registration.FLAG}", "A=--x"),
     ],
 )
-def test_a_file_that_sets_what_gpunode_writes_is_written(
-    asked: Host, path: str, before: str, after: str
-) -> None:
+def test_a_file_that_sets_what_gpunode_writes_is_written(asked: Host, path: str, before: str, after: str):
     """Feature gates and the taint that a kubelet registers with; and nothing is left of the question."""
     old, new = f"[Service]\nEnvironment={before}\n", f"[Service]\nEnvironment={after}\n"
     asked.write(path, old)
@@ -54,7 +52,7 @@ def test_a_file_that_sets_what_gpunode_writes_is_written(
 
 
 @pytest.mark.parametrize("path", [UNIT, FILE])
-def test_a_file_that_would_change_more_is_left_alone(asked: Host, path: str) -> None:
+def test_a_file_that_would_change_more_is_left_alone(asked: Host, path: str):
     """The word is named, what it is set to is not."""
     old, new = "Environment=A=--x --token=abc\n", "Environment=A=--x --feature-gates=A=true\n"
     asked.write(path, old)
@@ -65,7 +63,7 @@ def test_a_file_that_would_change_more_is_left_alone(asked: Host, path: str) -> 
     assert asked.read(path) == old
 
 
-def test_a_taint_of_the_users_stays(asked: Host) -> None:
+def test_a_taint_of_the_users_stays(asked: Host):
     """Only gpunode's own may come and go."""
     old, new = "A=--x --register-with-taints=dedicated=ml:NoSchedule\n", "A=--x\n"
     asked.write(FILE, old)
@@ -74,7 +72,7 @@ def test_a_taint_of_the_users_stays(asked: Host) -> None:
 
 
 @pytest.mark.parametrize("path", [UNIT, FILE])
-def test_a_new_file_may_hold_gates_only(asked: Host, path: str) -> None:
+def test_a_new_file_may_hold_gates_only(asked: Host, path: str):
     """There was nothing before."""
     assert asked.apply(WriteFile(path, "Environment=--feature-gates=A=true\n", "why", check="systemd"))[-1][
         "ok"
@@ -84,14 +82,14 @@ def test_a_new_file_may_hold_gates_only(asked: Host, path: str) -> None:
 
 
 @pytest.mark.parametrize("path", [UNIT, FILE])
-def test_a_systemd_that_cannot_be_asked_stops_nothing(asked: Host, path: str) -> None:
+def test_a_systemd_that_cannot_be_asked_stops_nothing(asked: Host, path: str):
     """Old ones know no --pipe."""
     for program in ("systemctl", "systemd-run"):
         asked.program(program, "exit 1")
     assert asked.apply(WriteFile(path, "A=--x\n", "why", check="systemd"))[-1]["ok"]
 
 
-def test_a_systemd_that_cannot_collect_is_asked_without(asked: Host) -> None:
+def test_a_systemd_that_cannot_collect_is_asked_without(asked: Host):
     """As before 236: with its answer, a file that would change more is left alone."""
     refuses = "unrecognized option '--collect'"
     asked.program(

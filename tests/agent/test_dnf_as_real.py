@@ -158,7 +158,7 @@ def upgrade(host: Host) -> None:
 REFRESH = Packages("why", refresh=True)
 
 
-def test_a_driver_of_a_stream_is_installed_locked_upgraded_and_taken_back(rocky: Host) -> None:
+def test_a_driver_of_a_stream_is_installed_locked_upgraded_and_taken_back(rocky: Host):
     """Its epoch is 3; dnf upgrade leaves it alone; what gpunode itself plans goes through."""
     stream(rocky, "580-open")
     headers = Packages("why", install=(PackageSpec("kernel-devel-5-1"),))
@@ -181,7 +181,7 @@ def test_a_driver_of_a_stream_is_installed_locked_upgraded_and_taken_back(rocky:
     assert rocky.read(STREAM) == text
 
 
-def test_another_branch_goes_in_after_the_first_has_gone(rocky: Host) -> None:
+def test_another_branch_goes_in_after_the_first_has_gone(rocky: Host):
     """What others use, and what was brought along, stays."""
     stream(rocky, "570-open")
     assert rocky.apply(REFRESH, driver("3:570.*"))[-1]["ok"]
@@ -193,7 +193,7 @@ def test_another_branch_goes_in_after_the_first_has_gone(rocky: Host) -> None:
     assert versions(rocky)["libnvidia-ml"] == "3:580.178.04-1.el9"
 
 
-def test_without_streams_the_locks_keep_the_branch(rocky: Host, repositories: Repositories) -> None:
+def test_without_streams_the_locks_keep_the_branch(rocky: Host, repositories: Repositories):
     """As on release 10, where one flat repository has all branches: an upgrade of everything succeeds and changes nothing."""
     repository(rocky, "gpunode-driver", repositories.folder / "flat")
     assert rocky.apply(REFRESH, driver("3:570.*"))[-1]["ok"]
@@ -205,7 +205,7 @@ def test_without_streams_the_locks_keep_the_branch(rocky: Host, repositories: Re
     assert versions(rocky)["libnvidia-ml"] == "3:580.178.04-1.el9"
 
 
-def test_a_version_whose_module_is_in_no_stream_needs_hotfixes(rocky: Host) -> None:
+def test_a_version_whose_module_is_in_no_stream_needs_hotfixes(rocky: Host):
     """Which gpunode's repository has when the inventory names a version in full."""
     stream(rocky, "580-nvidia")
     failed = rocky.fail(REFRESH, driver("3:580.95.05-*"))
@@ -218,14 +218,14 @@ def test_a_version_whose_module_is_in_no_stream_needs_hotfixes(rocky: Host) -> N
     assert versions(rocky)["kmod-nvidia-open-dkms"] == "3:580.95.05-1.el9"
 
 
-def test_headers_of_the_running_kernel_go_in_beside_those_of_another(rocky: Host) -> None:
+def test_headers_of_the_running_kernel_go_in_beside_those_of_another(rocky: Host):
     """dnf takes a kernel's packages side by side."""
     for release in ("2", "1"):
         assert rocky.apply(Packages("why", install=(PackageSpec(f"kernel-devel-5-{release}"),)))[-1]["ok"]
     assert set(versions(rocky)) == {"kernel-devel-5-1", "kernel-devel-5-2"}
 
 
-def test_dkms_brings_no_new_kernel(rocky: Host, repositories: Repositories) -> None:
+def test_dkms_brings_no_new_kernel(rocky: Host, repositories: Repositories):
     """It requires what belongs to some kernel; the running one's is installed before it, or dnf is stopped."""
     repository(rocky, "base", repositories.folder / "epel")
     stream(rocky, "580-open")
@@ -241,7 +241,7 @@ def test_dkms_brings_no_new_kernel(rocky: Host, repositories: Repositories) -> N
 
 def test_packages_and_metadata_are_checked_with_the_key_of_their_repository(
     rocky: Host, repositories: Repositories
-) -> None:
+):
     """NVIDIA signs its driver's packages, and its toolkit's metadata."""
     packages = Packages("why", install=(PackageSpec("dkms"),))
     place = repositories.folder / "base"
@@ -256,7 +256,7 @@ def test_packages_and_metadata_are_checked_with_the_key_of_their_repository(
     assert rocky.apply(REFRESH, packages)[-1]["ok"]
 
 
-def test_a_repository_that_does_not_answer_stops_it_only_if_it_is_gpunodes(rocky: Host) -> None:
+def test_a_repository_that_does_not_answer_stops_it_only_if_it_is_gpunodes(rocky: Host):
     """Nothing listens on port 9."""
     repository(rocky, "old", "http://127.0.0.1:9/x")
     messages = rocky.apply(REFRESH, Packages("why", install=(PackageSpec("dkms"),)))
@@ -276,9 +276,7 @@ def test_a_repository_that_does_not_answer_stops_it_only_if_it_is_gpunodes(rocky
         (PackageSpec("lonely"), "dependency-missing", "nowhere, which lonely-1-1.noarch needs"),
     ],
 )
-def test_what_cannot_be_installed_has_its_cause(
-    rocky: Host, spec: PackageSpec, code: str, words: str
-) -> None:
+def test_what_cannot_be_installed_has_its_cause(rocky: Host, spec: PackageSpec, code: str, words: str):
     """In the words of the real one. Nothing was changed."""
     stream(rocky, "570-open")
     failed = rocky.fail(REFRESH, Packages("why", install=(spec,)))
@@ -288,7 +286,7 @@ def test_what_cannot_be_installed_has_its_cause(
 
 def test_a_mirror_whose_files_are_not_those_of_its_index_is_named(
     rocky: Host, repositories: Repositories, tmp_path
-) -> None:
+):
     """A package that was changed, and then the index itself. Nothing was installed."""
     place = shutil.copytree(repositories.folder / "base", tmp_path / "mirror")
     repository(rocky, "base", place)
@@ -304,14 +302,14 @@ def test_a_mirror_whose_files_are_not_those_of_its_index_is_named(
     assert versions(rocky) == {}
 
 
-def test_without_repositories_it_says_so(rocky: Host) -> None:
+def test_without_repositories_it_says_so(rocky: Host):
     """As on RHEL without a subscription."""
     for path in rocky.path("/etc/yum.repos.d").iterdir():
         path.unlink()
     assert rocky.fail(REFRESH)["code"] == "no-repositories"
 
 
-def test_a_version_that_the_user_has_locked_stays_locked(rocky: Host) -> None:
+def test_a_version_that_the_user_has_locked_stays_locked(rocky: Host):
     """The lock is named, and the list is as it was."""
     stream(rocky, "580-open")
     rocky.write(LOCKS, "libnvidia-ml-3:580.95*\n")
@@ -321,7 +319,7 @@ def test_a_version_that_the_user_has_locked_stays_locked(rocky: Host) -> None:
     assert rocky.read(LOCKS) == "libnvidia-ml-3:580.95*\n"
 
 
-def test_nothing_is_removed_that_was_not_planned(rocky: Host) -> None:
+def test_nothing_is_removed_that_was_not_planned(rocky: Host):
     """The package `user` needs dkms."""
     assert rocky.apply(REFRESH, Packages("why", install=(PackageSpec("user"),)))[-1]["ok"]
     failed = rocky.fail(Packages("why", remove=("dkms",)))
@@ -332,14 +330,14 @@ def test_nothing_is_removed_that_was_not_planned(rocky: Host) -> None:
     assert set(versions(rocky)) == {"dkms", "user"}
 
 
-def test_a_script_that_fails_is_told_though_dnf_goes_on(rocky: Host) -> None:
+def test_a_script_that_fails_is_told_though_dnf_goes_on(rocky: Host):
     """rpm counts the package as installed."""
     failed = rocky.fail(REFRESH, Packages("why", install=(PackageSpec("broken"),)))
     assert (failed["code"], failed["error"][:24]) == ("rpm-failed", "a script of broken faile")
     assert "no module was built" in failed["error"]
 
 
-def test_the_real_lock_is_reported_with_its_holder(rocky: Host) -> None:
+def test_the_real_lock_is_reported_with_its_holder(rocky: Host):
     """dnf's own words, where its file appeared after the agent had looked."""
     rocky.write("/state/late", "")
     wrapper = rocky.bin / "dnf"
@@ -352,7 +350,7 @@ def test_the_real_lock_is_reported_with_its_holder(rocky: Host) -> None:
 
 def test_of_two_repositories_with_other_versions_the_planned_one_is_taken(
     rocky: Host, repositories: Repositories, tmp_path
-) -> None:
+):
     """Another one has a newer branch, which neither the installation nor an upgrade takes."""
     rpms.build(tmp_path / "newer", list(parts("595.91.07")), repositories.key)
     repository(rocky, "gpunode-driver", repositories.folder / "flat")
@@ -367,7 +365,7 @@ def test_of_two_repositories_with_other_versions_the_planned_one_is_taken(
 
 def test_nvidia_docker2_comes_with_the_toolkit_and_goes_alone(
     rocky: Host, repositories: Repositories, tmp_path
-) -> None:
+):
     """In its last version, which has no file: the owner's daemon.json stays, as over an upgrade of everything."""
     specs = (*NAMES.toolkit("1.20.1"), NAMES.wrapper)
     toolkit = [Package(spec.name, spec.version) for spec in specs[:-1]]
@@ -426,7 +424,7 @@ def planned(host: Host, wish: str) -> list[Packages]:
 
 def test_full_versions_of_branches_in_the_names_go_in_back_and_over(
     rocky: Host, repositories: Repositories, tmp_path
-) -> None:
+):
     """As CentOS 7 has them, from one repository with all: neither the newest of the branch nor an upgrade is taken."""
     releases = ("460.32.03", "460.106.00", "510.47.03", "510.108.03")
     rpms.build(tmp_path / "rhel7", [each for release in releases for each in old(release)], repositories.key)

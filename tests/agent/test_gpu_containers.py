@@ -87,7 +87,7 @@ def systemd(*rules: Rule, access: int = 7) -> bytes:
         ("", False),
     ],
 )
-def test_a_list_of_cgroup_v1_allows_what_one_of_its_lines_does(text: str, allowed: bool) -> None:
+def test_a_list_of_cgroup_v1_allows_what_one_of_its_lines_does(text: str, allowed: bool):
     """A program opens a GPU to read and to write, and the kernel wants one line for both."""
     assert in_list(text, 195, 0) is allowed
 
@@ -108,13 +108,13 @@ def test_a_list_of_cgroup_v1_allows_what_one_of_its_lines_does(text: str, allowe
 )
 def test_a_program_of_runc_or_systemd_is_understood(
     write: object, rules: Sequence[Rule], access: int, allowed: bool
-) -> None:
+):
     """Without the device's rule it refuses; of one that allows mknod alone, or reading alone, too."""
     assert callable(write)
     assert result_of(write(*rules, access=access), 195, 0) is allowed
 
 
-def test_a_privileged_containers_program_allows_all_but_what_it_denies() -> None:
+def test_a_privileged_containers_program_allows_all_but_what_it_denies():
     assert result_of(runc(allow=True), 195, 0) is True
     assert result_of(runc((195, 0), allow=True), 195, 0) is False
     assert result_of(runc((195, 0), allow=True), 195, 1) is True
@@ -136,12 +136,12 @@ def test_a_privileged_containers_program_allows_all_but_what_it_denies() -> None
     ],
     ids=("empty", "no answer", "call", "map", "address", "backwards", "cut", "cut within"),
 )
-def test_of_any_other_program_nothing_is_claimed(program: bytes) -> None:
+def test_of_any_other_program_nothing_is_claimed(program: bytes):
     """None, so that the host says that it cannot tell; no program keeps it busy."""
     assert result_of(program, 195, 1) is None
 
 
-def test_of_several_programs_each_must_allow() -> None:
+def test_of_several_programs_each_must_allow():
     """The kernel runs those of the cgroups above it, too."""
     yes, no = runc((195, 0)), runc((1, 3))
     assert device_rules.all_allow([], 195, 0) is True
@@ -175,7 +175,7 @@ def v1(path: str) -> str:
 
 
 @ROOT
-def test_a_container_whose_list_lost_the_gpus_is_named_with_its_pod(host: Host) -> None:
+def test_a_container_whose_list_lost_the_gpus_is_named_with_its_pod(host: Host):
     """By its first process, which its monitor on the host is not. One that may use all devices keeps them; one without GPUs, with the host's /dev, or with all of its
     devices is not named."""
     host.path("/dev").mkdir()
@@ -202,7 +202,7 @@ def test_a_container_whose_list_lost_the_gpus_is_named_with_its_pod(host: Host) 
 
 @ROOT
 @pytest.mark.parametrize("cgroup", [v1(CGROUP), f"0::{CGROUP}\n", "1:name=systemd:/docker/" + OTHER])
-def test_where_the_rules_cannot_be_read_nothing_is_claimed(host: Host, cgroup: str) -> None:
+def test_where_the_rules_cannot_be_read_nothing_is_claimed(host: Host, cgroup: str):
     host.path("/dev").mkdir()
     device_files(host.path("/dev"), "nvidia0")
     container(host, 40, "nvidia0", cgroup=cgroup)
@@ -245,7 +245,7 @@ def attached(program: bytes) -> Iterator[Path]:
 @ROOT
 @pytest.mark.skipif(not UNIFIED, reason="no cgroup v2 here")
 @pytest.mark.parametrize("write", [runc, systemd])
-def test_the_kernel_and_the_reader_agree_about_a_cgroups_programs(host: Host, write: object) -> None:
+def test_the_kernel_and_the_reader_agree_about_a_cgroups_programs(host: Host, write: object):
     """A process that joins the cgroup opens the device, or gets EPERM: as the probe says without joining it."""
     assert callable(write)
     rules = [(1, minor) for minor in (3, 5, 8)]

@@ -40,7 +40,7 @@ CUTS = [killed_before_the_restart, killed_after_the_restart]
 
 
 @pytest.mark.parametrize("cut", CUTS)
-def test_the_next_apply_puts_back_what_a_killed_one_left(docker: Host, cut: Callable[[Host], None]) -> None:
+def test_the_next_apply_puts_back_what_a_killed_one_left(docker: Host, cut: Callable[[Host], None]):
     """Before it changes anything. docker is restarted only where it was since: containers may end with it."""
     cut(docker)
     messages = docker.apply(WriteFile("/etc/x", "x", "why", before="y"))
@@ -52,16 +52,14 @@ def test_the_next_apply_puts_back_what_a_killed_one_left(docker: Host, cut: Call
     assert docker.apply(WriteFile("/etc/x", "x", "why"))[0]["type"] == "start"  # and that only once
 
 
-def test_a_boot_unit_without_its_guard_goes_with_the_next_apply(docker: Host) -> None:
+def test_a_boot_unit_without_its_guard_goes_with_the_next_apply(docker: Host):
     docker.write(BOOT_UNIT, "")
     assert docker.apply(WriteFile("/etc/x", "x", "why"))[-1]["ok"]
     assert not docker.path(BOOT_UNIT).exists()
 
 
 @pytest.mark.parametrize("cut", CUTS)
-def test_a_probe_has_the_files_as_the_next_apply_puts_them_back(
-    docker: Host, cut: Callable[[Host], None]
-) -> None:
+def test_a_probe_has_the_files_as_the_next_apply_puts_them_back(docker: Host, cut: Callable[[Host], None]):
     """Else a plan that finds them as they are to be has no change for them. An edit made since stays, and is what it finds."""
     mode = docker.probe(files=(DAEMON,))["files"][DAEMON]["mode"]
     cut(docker)
@@ -72,7 +70,7 @@ def test_a_probe_has_the_files_as_the_next_apply_puts_them_back(
 
 
 @pytest.mark.parametrize("cut", CUTS)
-def test_the_timer_puts_back_what_a_killed_apply_left(docker: Host, cut: Callable[[Host], None]) -> None:
+def test_the_timer_puts_back_what_a_killed_apply_left(docker: Host, cut: Callable[[Host], None]):
     """When no other apply comes first."""
     cut(docker)
     assert f"put back {DAEMON}" in as_unit(docker, "restore").stdout
@@ -81,7 +79,7 @@ def test_the_timer_puts_back_what_a_killed_apply_left(docker: Host, cut: Callabl
 
 
 @pytest.mark.parametrize("cut", CUTS)
-def test_files_are_put_back_at_a_boot(docker: Host, cut: Callable[[Host], None]) -> None:
+def test_files_are_put_back_at_a_boot(docker: Host, cut: Callable[[Host], None]):
     """The machine went down: its unit runs before docker is started, which therefore is not restarted."""
     cut(docker)
     assert docker.path("/etc/systemd/system/multi-user.target.wants/gpunode-restore.service").is_symlink()
@@ -95,7 +93,7 @@ def test_files_are_put_back_at_a_boot(docker: Host, cut: Callable[[Host], None])
     assert not docker.path(f"{RECORD}/agent.py").exists()
 
 
-def test_putting_back_that_was_cut_off_itself_is_started_again(docker: Host) -> None:
+def test_putting_back_that_was_cut_off_itself_is_started_again(docker: Host):
     """The machine went down in the middle of it: half of the file lies beside the one that it was to replace."""
     killed_before_the_restart(docker)
     docker.write("/etc/docker/.daemon.json.gpunode-run1", "{")
@@ -105,7 +103,7 @@ def test_putting_back_that_was_cut_off_itself_is_started_again(docker: Host) -> 
     assert [path.name for path in docker.path("/etc/docker").iterdir()] == ["daemon.json"]
 
 
-def test_the_next_apply_finds_what_no_boot_put_back(docker: Host) -> None:
+def test_the_next_apply_finds_what_no_boot_put_back(docker: Host):
     """E.g. on a host without systemd."""
     killed_before_the_restart(docker)
     goes_down(docker)
@@ -114,7 +112,7 @@ def test_the_next_apply_finds_what_no_boot_put_back(docker: Host) -> None:
     assert docker.calls().count(RESTART) == 1  # another boot may have started it with what was written
 
 
-def test_what_was_found_good_is_not_put_back(docker: Host) -> None:
+def test_what_was_found_good_is_not_put_back(docker: Host):
     """A run that is killed later, in the middle of something else."""
     docker.start(docker.job(write('{"a": 1}'), GUARDED, WAITS))
     wait_until(docker.path("/state/begun").exists)
@@ -123,7 +121,7 @@ def test_what_was_found_good_is_not_put_back(docker: Host) -> None:
     assert docker.read(DAEMON) == '{"a": 1}'
 
 
-def test_a_planned_reboot_puts_nothing_back(docker: Host) -> None:
+def test_a_planned_reboot_puts_nothing_back(docker: Host):
     """What was restarted before it was found to be good."""
     docker.apply(write('{"a": 1}'), GUARDED, Reboot("why"))
     wait_until(lambda: "systemctl reboot" in docker.calls())
@@ -132,7 +130,7 @@ def test_a_planned_reboot_puts_nothing_back(docker: Host) -> None:
     assert docker.read(DAEMON) == '{"a": 1}'
 
 
-def test_a_failure_before_the_restart_puts_back_all_that_was_written_for_it(docker: Host) -> None:
+def test_a_failure_before_the_restart_puts_back_all_that_was_written_for_it(docker: Host):
     """Several files and their restart are one transaction, whatever else starts meanwhile. What never read them is not restarted."""
     docker.unit("new.service")
     other = "/etc/docker/other.json"
@@ -146,14 +144,14 @@ def test_a_failure_before_the_restart_puts_back_all_that_was_written_for_it(dock
     assert RESTART not in docker.calls()
 
 
-def test_a_removed_file_is_put_back_though_its_folder_went_with_it(docker: Host) -> None:
+def test_a_removed_file_is_put_back_though_its_folder_went_with_it(docker: Host):
     docker.unit(DOCKER, START.replace("grep -q bad", "! test -e"))
     failed = docker.fail(RemoveFile(DAEMON, "{}", "why", folder=True), GUARDED)
     assert (failed["restored"], docker.read(DAEMON)) == ([DAEMON], "{}")
     assert failed["detail"][-1] == f"with its files restored, {DOCKER} runs again"
 
 
-def test_a_systemctl_that_fails_after_the_restart_loses_no_guard(docker: Host) -> None:
+def test_a_systemctl_that_fails_after_the_restart_loses_no_guard(docker: Host):
     """The bad file is put back all the same."""
     deaf = "$GPUNODE_ROOT/state/deaf"
     docker.unit(DOCKER, f'grep -q bad "$GPUNODE_ROOT{DAEMON}" && touch "{deaf}" || rm -f "{deaf}"\n{START}')
@@ -167,7 +165,7 @@ def test_a_systemctl_that_fails_after_the_restart_loses_no_guard(docker: Host) -
     assert docker.read(DAEMON) == "{}"
 
 
-def test_nothing_is_written_while_it_is_not_known_what_works(docker: Host) -> None:
+def test_nothing_is_written_while_it_is_not_known_what_works(docker: Host):
     """Else it would be unknown afterwards whether it still does."""
     docker.program("systemctl", 'echo "Failed to connect to bus" >&2; exit 1')
     assert docker.fail(write('{"a": 1}'), GUARDED)["error"] == "Failed to connect to bus"
@@ -175,7 +173,7 @@ def test_nothing_is_written_while_it_is_not_known_what_works(docker: Host) -> No
 
 
 @pytest.mark.parametrize("cut", ["edited", "replaced", "removed"])
-def test_an_edit_made_meanwhile_is_kept_and_both_versions_are_named(docker: Host, cut: str) -> None:
+def test_an_edit_made_meanwhile_is_kept_and_both_versions_are_named(docker: Host, cut: str):
     """The owner fixed the file after the apply was killed."""
     killed_after_the_restart(docker)
     docker.path(DAEMON).unlink()
@@ -194,7 +192,7 @@ def test_an_edit_made_meanwhile_is_kept_and_both_versions_are_named(docker: Host
         assert docker.path(DAEMON).is_symlink() is (cut == "replaced")
 
 
-def test_an_edit_during_the_restart_is_kept_by_the_apply_itself(docker: Host) -> None:
+def test_an_edit_during_the_restart_is_kept_by_the_apply_itself(docker: Host):
     """Another configuration management writes the file while the unit fails."""
     docker.unit(
         DOCKER, f'{START.rsplit("[", 1)[0]}[ $state = active ] || echo mine > "$GPUNODE_ROOT{DAEMON}"\n'
@@ -206,7 +204,7 @@ def test_an_edit_during_the_restart_is_kept_by_the_apply_itself(docker: Host) ->
 
 
 @pytest.mark.parametrize("text", ["", '{"unit": "docker', "[]", "null", "{}"], ids=repr)
-def test_a_torn_record_is_set_aside_and_named(docker: Host, text: str) -> None:
+def test_a_torn_record_is_set_aside_and_named(docker: Host, text: str):
     """The next apply continues, and names the files that the operator has to check."""
     killed_before_the_restart(docker)
     docker.write(f"{RECORD}/guard.json", text)
@@ -219,9 +217,7 @@ def test_a_torn_record_is_set_aside_and_named(docker: Host, text: str) -> None:
 
 
 @pytest.mark.parametrize(("name", "version"), [("guard.json", 1), ("journal.jsonl", 2)])
-def test_what_a_newer_gpunode_left_is_refused_by_name_and_stays(
-    docker: Host, name: str, version: int
-) -> None:
+def test_what_a_newer_gpunode_left_is_refused_by_name_and_stays(docker: Host, name: str, version: int):
     """Its own timer puts it back. An older gpunode's, which had no version, is put back by this one."""
     killed_before_the_restart(docker)
     path = f"{RECORD}/{name}"
@@ -241,7 +237,7 @@ def test_what_a_newer_gpunode_left_is_refused_by_name_and_stays(
     assert docker.read(DAEMON) == "{}"
 
 
-def test_a_torn_last_line_of_the_journal_loses_no_other(docker: Host) -> None:
+def test_a_torn_last_line_of_the_journal_loses_no_other(docker: Host):
     """The write that it would be about had not begun."""
     killed_before_the_restart(docker)
     with docker.path(f"{RECORD}/journal.jsonl").open("a") as journal:
@@ -250,7 +246,7 @@ def test_a_torn_last_line_of_the_journal_loses_no_other(docker: Host) -> None:
     assert docker.read(DAEMON) == "{}"
 
 
-def test_originals_that_are_lost_do_not_stop_every_later_apply(docker: Host) -> None:
+def test_originals_that_are_lost_do_not_stop_every_later_apply(docker: Host):
     """Nothing can be restored; that is reported once."""
     killed_before_the_restart(docker)
     shutil.rmtree(docker.path(f"{RECORD}/files"))
@@ -259,7 +255,7 @@ def test_originals_that_are_lost_do_not_stop_every_later_apply(docker: Host) -> 
     assert "guard.json.unusable" in told(messages)
 
 
-def test_a_guard_outlives_a_full_disk(docker: Host, tmp_path) -> None:
+def test_a_guard_outlives_a_full_disk(docker: Host, tmp_path):
     """It waits for room, and so does the next apply."""
     small = docker.path("/etc/docker")
     shutil.rmtree(small)
@@ -280,7 +276,7 @@ def test_a_guard_outlives_a_full_disk(docker: Host, tmp_path) -> None:
         os.system(f"umount {small}")
 
 
-def test_the_oldest_record_is_used_before_it_is_forgotten(docker: Host) -> None:
+def test_the_oldest_record_is_used_before_it_is_forgotten(docker: Host):
     """It may hold what waits to be put back."""
     killed_before_the_restart(docker)
     os.utime(docker.path(RECORD), (1, 1))
@@ -291,7 +287,7 @@ def test_the_oldest_record_is_used_before_it_is_forgotten(docker: Host) -> None:
     assert len(os.listdir(docker.path("/var/lib/gpunode/runs"))) == KEPT_RUNS
 
 
-def test_a_restore_that_runs_holds_the_lock_and_one_that_finds_it_held_waits(docker: Host) -> None:
+def test_a_restore_that_runs_holds_the_lock_and_one_that_finds_it_held_waits(docker: Host):
     """No other run changes the same files meanwhile, and no guard is dropped because another run held the lock."""
     killed_after_the_restart(docker)
     docker.path("/state/go").unlink()
@@ -315,7 +311,7 @@ def test_a_restore_that_runs_holds_the_lock_and_one_that_finds_it_held_waits(doc
     assert docker.calls().count(RESTART) == 2
 
 
-def test_all_is_on_disk_before_the_file_is_written(host: Host, monkeypatch) -> None:
+def test_all_is_on_disk_before_the_file_is_written(host: Host, monkeypatch):
     """Originals, their folder, the guard, then the write: a machine may lose power between any two of them."""
     host.unit(DOCKER, START)
     host.write(DAEMON, "{}")
@@ -355,14 +351,14 @@ def test_all_is_on_disk_before_the_file_is_written(host: Host, monkeypatch) -> N
 # --- What *good* means
 
 
-def test_the_lock_is_roots_alone(host: Host) -> None:
+def test_the_lock_is_roots_alone(host: Host):
     """Who can open a file can hold its lock."""
     host.apply(WriteFile("/etc/x", "x", "why"))
     assert stat.S_IMODE(host.path("/run/gpunode/lock").stat().st_mode) == 0o600
     assert stat.S_IMODE(host.path("/run/gpunode").stat().st_mode) == 0o700
 
 
-def test_who_looks_at_the_lock_for_a_moment_keeps_no_apply_away(tmp_path, monkeypatch) -> None:
+def test_who_looks_at_the_lock_for_a_moment_keeps_no_apply_away(tmp_path, monkeypatch):
     monkeypatch.setattr(system, "ROOT", str(tmp_path))
     first = record.take_lock({"run": "run1", "pid": os.getpid()})
     assert first is not None
@@ -375,7 +371,7 @@ def test_who_looks_at_the_lock_for_a_moment_keeps_no_apply_away(tmp_path, monkey
     second.close()
 
 
-def test_the_lock_is_held_until_the_machine_is_down(host: Host) -> None:
+def test_the_lock_is_held_until_the_machine_is_down(host: Host):
     """Another apply would begin on a host that goes down under it."""
     host.apply(Reboot("why"))
     wait_until(lambda: "systemctl reboot" in host.calls())

@@ -41,7 +41,7 @@ def containerd_changes(text: str, before: str = "version = 2\n") -> tuple[Change
     return (write(text, before, CONFIG), service)
 
 
-def test_a_containerd_that_stays_up_without_cri_gets_its_file_back(containerd: Host) -> None:
+def test_a_containerd_that_stays_up_without_cri_gets_its_file_back(containerd: Host):
     """With `mirrors` beside `config_path`, containerd 1.6 runs on and the kubelet is lost."""
     failed = containerd.fail(*containerd_changes("bad"))
     assert failed["restored"] == [CONFIG]
@@ -51,14 +51,14 @@ def test_a_containerd_that_stays_up_without_cri_gets_its_file_back(containerd: H
     assert containerd.read(CONFIG) == "version = 2\n"
 
 
-def test_cri_that_did_not_work_before_is_no_reason_to_put_back(containerd: Host) -> None:
+def test_cri_that_did_not_work_before_is_no_reason_to_put_back(containerd: Host):
     """Where docker has the pods, its containerd serves no CRI."""
     containerd.write(CONFIG, "bad")
     assert containerd.apply(*containerd_changes("bad, and more", "bad"))[-1]["ok"]
     assert containerd.read(CONFIG) == "bad, and more"
 
 
-def test_a_runtime_of_containerd_that_is_lost_gets_its_file_back(containerd: Host) -> None:
+def test_a_runtime_of_containerd_that_is_lost_gets_its_file_back(containerd: Host):
     """Whatever `containerd config dump` then shows: it was there before."""
     before = "[plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.kata]\n"
     containerd.write(CONFIG, before)
@@ -68,7 +68,7 @@ def test_a_runtime_of_containerd_that_is_lost_gets_its_file_back(containerd: Hos
     assert containerd.read(CONFIG) == before
 
 
-def test_a_runtime_of_docker_that_is_lost_gets_its_file_back(docker: Host) -> None:
+def test_a_runtime_of_docker_that_is_lost_gets_its_file_back(docker: Host):
     """dockerd starts, and does not know what it knew."""
     docker.write("/run/docker.sock", "")
     docker.program(
@@ -81,7 +81,7 @@ def test_a_runtime_of_docker_that_is_lost_gets_its_file_back(docker: Host) -> No
     assert docker.read(DAEMON) == '{"kata"}'
 
 
-def test_a_kubelet_that_ends_with_the_runtimes_restart_gets_the_file_back(docker: Host) -> None:
+def test_a_kubelet_that_ends_with_the_runtimes_restart_gets_the_file_back(docker: Host):
     """docker is well; what needs it is not."""
     docker.unit("kubelet.service")
     kubelet = f'grep -q kill "$GPUNODE_ROOT{DAEMON}" && state=failed || state=active\n'
@@ -93,7 +93,7 @@ def test_a_kubelet_that_ends_with_the_runtimes_restart_gets_the_file_back(docker
     assert docker.read(DAEMON) == "{}"
 
 
-def test_a_kubelet_that_crashed_before_does_not_fail_the_runtimes_restart(docker: Host) -> None:
+def test_a_kubelet_that_crashed_before_does_not_fail_the_runtimes_restart(docker: Host):
     """It is another process at every look, as it was."""
     now = int(float(Path("/proc/uptime").read_text().split()[0]) * 1e6)
     docker.unit("kubelet.service", NRestarts=7, ActiveEnterTimestampMonotonic=now)
@@ -104,9 +104,7 @@ def test_a_kubelet_that_crashed_before_does_not_fail_the_runtimes_restart(docker
 
 
 @pytest.mark.parametrize("properties", [{"ActiveState": "failed"}, {"NRestarts": 7}], ids=str)
-def test_a_unit_that_did_not_run_before_keeps_its_new_file(
-    docker: Host, properties: dict[str, object]
-) -> None:
+def test_a_unit_that_did_not_run_before_keeps_its_new_file(docker: Host, properties: dict[str, object]):
     """It failed, or crashed every few seconds: the old file would not help."""
     now = int(float(Path("/proc/uptime").read_text().split()[0]) * 1e6)
     docker.unit(DOCKER, START, ActiveEnterTimestampMonotonic=now, **properties)
@@ -118,7 +116,7 @@ def test_a_unit_that_did_not_run_before_keeps_its_new_file(
     assert not docker.path(f"{RECORD}/guard.json").exists()
 
 
-def test_a_damaged_counter_of_systemd_is_named_before_anything_changes(docker: Host) -> None:
+def test_a_damaged_counter_of_systemd_is_named_before_anything_changes(docker: Host):
     """Whether the unit worked is not known then, so its files stay as they are."""
     docker.unit(DOCKER, START, NRestarts="x")
     failed = docker.fail(write('"new"'), GUARDED)

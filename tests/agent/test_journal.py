@@ -49,7 +49,7 @@ def apply(host: Host, *changes: Change, record: str = "r1", undoes: str = "") ->
     assert host.ask(host.job(*changes, record=record, undoes=undoes, why=why))[-1]["ok"]
 
 
-def test_an_entry_has_what_was_before(host: Host) -> None:
+def test_an_entry_has_what_was_before(host: Host):
     host.write("/etc/old", "1", mode=0o640)
     host.write("/etc/gone", "2")
     changes = [
@@ -99,7 +99,7 @@ def test_an_entry_has_what_was_before(host: Host) -> None:
 )
 def test_after_a_kill_at_any_state_an_undo_restores_what_was_changed(
     host: Host, lines: int, torn: bytes, content: str, *, restores: bool
-) -> None:
+):
     host.write("/etc/a", "1")
     apply(host, WriteFile("/etc/a", "3", "why", "1"))
     file = host.path(f"{RUNS}/run1/journal.jsonl")
@@ -113,9 +113,7 @@ def test_after_a_kill_at_any_state_an_undo_restores_what_was_changed(
     assert host.read("/etc/a") == "1"
 
 
-def test_a_forget_that_is_killed_among_the_records_is_planned_from_the_oldest(
-    host: Host, monkeypatch
-) -> None:
+def test_a_forget_that_is_killed_among_the_records_is_planned_from_the_oldest(host: Host, monkeypatch):
     """From the others the next would restore what gpunode wrote."""
     host.write("/etc/a", "1")
     for before, after in (("1", "2"), ("2", "3"), ("3", "1")):
@@ -137,7 +135,7 @@ def test_a_forget_that_is_killed_among_the_records_is_planned_from_the_oldest(
     assert removed == ["run3", "run2", "run1", "gpunode"]
 
 
-def test_a_plan_from_a_journal_that_has_grown_since_is_refused_but_its_own_run_goes_on(host: Host) -> None:
+def test_a_plan_from_a_journal_that_has_grown_since_is_refused_but_its_own_run_goes_on(host: Host):
     """Also after a reboot, when the run's first apply is in the journal. The other's journal is not removed unread."""
     apply(host, WriteFile("/etc/a", "1", "why"))
     known, forget = ["run1"], ForgetHost("why")
@@ -151,7 +149,7 @@ def test_a_plan_from_a_journal_that_has_grown_since_is_refused_but_its_own_run_g
     assert journal(host) == []
 
 
-def test_an_older_journal_is_read_and_a_newer_one_refused(host: Host) -> None:
+def test_an_older_journal_is_read_and_a_newer_one_refused(host: Host):
     line = {"path": "/etc/a", "file": None, "was": None, "wrote": digest("1"), "version": 1}
     host.write(f"{RUNS}/old/journal.jsonl", json.dumps(line) + "\n")
     assert [(entry.path, entry.run) for entry in journal(host)] == [("/etc/a", "")]
@@ -168,7 +166,7 @@ ODD = (
 
 
 @pytest.mark.parametrize("lines", ODD)
-def test_odd_lines_and_paths_stop_no_later_apply(host: Host, lines: bytes) -> None:
+def test_odd_lines_and_paths_stop_no_later_apply(host: Host, lines: bytes):
     apply(host, WriteFile("/etc/d", "2", "why"))
     host.path("/etc/d").unlink()
     host.path("/etc/d").mkdir()
@@ -181,7 +179,7 @@ def test_odd_lines_and_paths_stop_no_later_apply(host: Host, lines: bytes) -> No
     assert [entry.path for entry in journal(host, "") if entry.run] == ["/etc/d", "/etc/c", "/etc/c"]
 
 
-def test_all_changes_of_a_file_that_is_still_changed_outlive_other_records(host: Host) -> None:
+def test_all_changes_of_a_file_that_is_still_changed_outlive_other_records(host: Host):
     """Not those of a file that is as it was."""
     host.write("/etc/a", "1")
     host.write("/etc/b", "1")
@@ -197,7 +195,7 @@ def test_all_changes_of_a_file_that_is_still_changed_outlive_other_records(host:
     assert undo.originals(entries)["/etc/a"].content == "1"
 
 
-def test_a_clock_that_is_set_back_changes_no_applies_order(host: Host) -> None:
+def test_a_clock_that_is_set_back_changes_no_applies_order(host: Host):
     host.write("/etc/a", "1")
     apply(host, WriteFile("/etc/a", "2", "why", "1"), record="first")
     ahead = time.time() + 86400
@@ -226,9 +224,7 @@ PACKAGES = Packages("why", install=(PackageSpec("new"),))
 
 
 @pytest.mark.parametrize(("end", "failed"), [("", ""), ("exit 1", "apt-failed")])
-def test_an_entry_of_packages_has_all_that_changed_also_where_it_failed(
-    host: Host, end: str, failed: str
-) -> None:
+def test_an_entry_of_packages_has_all_that_changed_also_where_it_failed(host: Host, end: str, failed: str):
     host.apt(BEFORE, install=INSTALL + end)
     host.program("apt-cache", "echo ' old | 2 | http://a'")
     host.path("/sys/module/nouveau").mkdir(parents=True)
@@ -239,9 +235,7 @@ def test_an_entry_of_packages_has_all_that_changed_also_where_it_failed(
 
 
 @pytest.mark.parametrize("torn", [b"", b'{"version": 2, "n": 0, "end'])
-def test_packages_of_a_killed_apply_are_those_of_its_dry_run_until_the_next_apply(
-    host: Host, torn: bytes
-) -> None:
+def test_packages_of_a_killed_apply_are_those_of_its_dry_run_until_the_next_apply(host: Host, torn: bytes):
     """Also where it was killed, or the power went, in the middle of its last line."""
     wait = 'touch "$GPUNODE_ROOT/state/here"; until [ -e "$GPUNODE_ROOT/state/go" ]; do sleep 0.02; done\n'
     host.apt(BEFORE, dry=f"cat <<'END'\n{DRY}END\n", install=INSTALL + wait)
@@ -263,7 +257,7 @@ def test_packages_of_a_killed_apply_are_those_of_its_dry_run_until_the_next_appl
     assert (first.run, first.packages, first.ended > 0, second.run) == ("r1", CHANGED, True, "r2")
 
 
-def test_an_entry_of_a_unit_has_its_state(host: Host) -> None:
+def test_an_entry_of_a_unit_has_its_state(host: Host):
     host.unit(DOCKER, UnitFileState="disabled", ActiveState="inactive", start=START)
     host.ask(host.job(Service(DOCKER, "why", enable=True), record="r1", why=["why"]))
     (entry,) = journal(host)
@@ -276,9 +270,7 @@ def test_an_entry_of_a_unit_has_its_state(host: Host) -> None:
 @pytest.mark.parametrize(
     ("end", "released"), [("exit 100", False), ("> $GPUNODE_ROOT/state/packages", False), ("true", True)]
 )
-def test_a_hold_is_released_after_the_change_of_packages_alone(
-    host: Host, end: str, *, released: bool
-) -> None:
+def test_a_hold_is_released_after_the_change_of_packages_alone(host: Host, end: str, *, released: bool):
     host.apt(row("new", "3", "hi"), install=end)
     change = Packages("why", remove=("new",), release=("new",), purge=True)
     host.ask(host.job(change, record="r1", why=["why"]))

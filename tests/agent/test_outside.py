@@ -139,7 +139,7 @@ def kept(host: Host) -> bool:
 
 
 @pytest.mark.parametrize("joined", [False, True])
-def test_a_new_connection_confirms(docker: Host, tmp_path, joined: bool) -> None:
+def test_a_new_connection_confirms(docker: Host, tmp_path, joined: bool):
     """It says which restart it was opened after; the change is done then, and nothing is marked. It decides alone, also
     where the host does not reach its API server."""
     if joined:
@@ -156,7 +156,7 @@ def test_a_new_connection_confirms(docker: Host, tmp_path, joined: bool) -> None
     first.kill()
 
 
-def test_a_connection_that_only_follows_confirms_nothing(docker: Host) -> None:
+def test_a_connection_that_only_follows_confirms_nothing(docker: Host):
     """It may be older than the restart; so may one that confirms an earlier restart."""
     waits(docker)
     for confirms in (None, 0):
@@ -172,7 +172,7 @@ def test_a_connection_that_only_follows_confirms_nothing(docker: Host) -> None:
 
 def test_without_the_operator_an_answer_of_the_api_server_keeps_it_unconfirmed(
     docker: Host, api: Callable[..., None]
-) -> None:
+):
     """The next run's probe tells; a job that says so confirms. A mark of a newer gpunode is refused by name."""
     api(away=2)
     messages = docker.ask(docker.job(write('{"a": 1}'), GUARDED, confirm=10))
@@ -198,7 +198,7 @@ def test_without_the_operator_an_answer_of_the_api_server_keeps_it_unconfirmed(
     assert not docker.path(MARK).exists()
 
 
-def test_the_operator_alone_has_half_of_the_time(this: Run, monkeypatch) -> None:
+def test_the_operator_alone_has_half_of_the_time(this: Run, monkeypatch):
     """Then the API server is asked until it answers: a restart of docker may have ended the load balancer before it."""
     when: list[float] = []
 
@@ -214,7 +214,7 @@ def test_the_operator_alone_has_half_of_the_time(this: Run, monkeypatch) -> None
         confirmation.wait_for_confirmation(this, DOCKER)
 
 
-def test_without_either_it_is_put_back(docker: Host) -> None:
+def test_without_either_it_is_put_back(docker: Host):
     """Here on a host of no cluster."""
     *_, failed, end = docker.ask(docker.job(write('{"a": 1}'), GUARDED, confirm=SOON))
     assert (failed["code"], failed["n"], failed["restored"]) == ("cut-off", 1, [DAEMON])
@@ -229,7 +229,7 @@ def test_without_either_it_is_put_back(docker: Host) -> None:
     "status", ["200 OK", "401 Unauthorized", "403 Forbidden", "500 Internal Server Error"]
 )
 @pytest.mark.usefixtures("this")
-def test_any_status_is_an_answer_of_the_api_server(api: Callable[..., None], status: str) -> None:
+def test_any_status_is_an_answer_of_the_api_server(api: Callable[..., None], status: str):
     api(http(status))
     assert confirmation.api_server_answers()
 
@@ -238,7 +238,7 @@ def test_any_status_is_an_answer_of_the_api_server(api: Callable[..., None], sta
 @pytest.mark.usefixtures("this")
 def test_a_server_that_does_not_prove_to_be_the_clusters_is_no_answer(
     docker: Host, api: Callable[..., None], tmp_path, case: str
-) -> None:
+):
     """Nor is one on the host itself."""
     if case == "refused":
         unreachable(docker, tmp_path)
@@ -257,7 +257,7 @@ def test_a_server_that_does_not_prove_to_be_the_clusters_is_no_answer(
 
 
 @pytest.mark.usefixtures("this")
-def test_the_kubelets_own_kubeconfig_is_asked_wherever_it_is(docker: Host, api: Callable[..., None]) -> None:
+def test_the_kubelets_own_kubeconfig_is_asked_wherever_it_is(docker: Host, api: Callable[..., None]):
     """The path that it runs with; JSON is YAML, and a certificate has another name than its address."""
     docker.unit("kubelet.service", MainPID=77)
     docker.write("/proc/77/cmdline", "kubelet\0--bootstrap-kubeconfig=/etc/b\0--kubeconfig=/var/lib/k/conf\0")
@@ -266,9 +266,7 @@ def test_the_kubelets_own_kubeconfig_is_asked_wherever_it_is(docker: Host, api: 
     assert confirmation.api_server_answers()
 
 
-def test_each_guarded_restart_is_confirmed_and_a_reboot_comes_after(
-    docker: Host, api: Callable[..., None]
-) -> None:
+def test_each_guarded_restart_is_confirmed_and_a_reboot_comes_after(docker: Host, api: Callable[..., None]):
     """Two in one apply: what the first kept unconfirmed, the confirmation of the second confirms."""
     other = "/etc/default/kubelet"
     docker.unit(
@@ -295,7 +293,7 @@ def test_each_guarded_restart_is_confirmed_and_a_reboot_comes_after(
 
 
 @pytest.mark.parametrize("verb", ["restore", "boot", "next", "abort"])
-def test_an_apply_that_is_killed_while_it_waits_is_put_back(docker: Host, verb: str) -> None:
+def test_an_apply_that_is_killed_while_it_waits_is_put_back(docker: Host, verb: str):
     """By the timer, at a boot, by the next apply or by an abort: nobody has confirmed it."""
     waits(docker)
     if verb == "abort":
@@ -313,7 +311,7 @@ def test_an_apply_that_is_killed_while_it_waits_is_put_back(docker: Host, verb: 
     assert not docker.path(BOOT_UNIT).exists()
 
 
-def test_a_restart_that_reads_no_changed_file_waits_for_nobody(docker: Host) -> None:
+def test_a_restart_that_reads_no_changed_file_waits_for_nobody(docker: Host):
     """There is nothing to put back. Nor does an apply of an older gpunode, whose job has no such time."""
     messages = docker.ask(docker.job(GUARDED, confirm=LATE))
     assert [message["type"] for message in messages] == ["start", "done", "end"]

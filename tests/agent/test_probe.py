@@ -39,7 +39,7 @@ def gpu(
         host.path(f"{folder}/driver").symlink_to(f"../../../../bus/pci/drivers/{driver}")
 
 
-def test_a_bare_host_has_facts_and_no_errors_but_those_of_missing_programs(host: Host) -> None:
+def test_a_bare_host_has_facts_and_no_errors_but_those_of_missing_programs(host: Host):
     """A host with nothing of gpunode's interest on it is no error."""
     host.write(
         "/etc/os-release", 'ID=debian\nVERSION_ID="12"\nPRETTY_NAME="Debian GNU/Linux 12 (bookworm)"\n'
@@ -60,7 +60,7 @@ def test_a_bare_host_has_facts_and_no_errors_but_those_of_missing_programs(host:
     assert before <= seen.time <= time.time()
 
 
-def test_a_host_says_which_machine_it_is(host: Host) -> None:
+def test_a_host_says_which_machine_it_is(host: Host):
     """As its kubelet does, from the same files; a machine without them says nothing."""
     seen = answers.parse_facts(host.probe())
     assert (seen.machine_id, seen.product_uuid) == ("", "")
@@ -72,7 +72,7 @@ def test_a_host_says_which_machine_it_is(host: Host) -> None:
     assert (seen.machine_id, seen.product_uuid) == ("0a0a", "4C4C4544-0042")
 
 
-def test_of_infiniband_functions_those_that_manage_nvswitches_are_reported(host: Host) -> None:
+def test_of_infiniband_functions_those_that_manage_nvswitches_are_reported(host: Host):
     """Their VPD says so; network cards of the same kind, and Ethernet functions, are left out."""
     for address, cls, vpd in (
         ("0000:05:00.0", "020700", "\x82NVIDIA ConnectX-7 SW_MNG\x90"),
@@ -91,7 +91,7 @@ def test_of_infiniband_functions_those_that_manage_nvswitches_are_reported(host:
     assert "ib_umad" in seen.modules
 
 
-def test_all_functions_of_nvidia_devices_are_reported_with_the_driver_bound_to_them(host: Host) -> None:
+def test_all_functions_of_nvidia_devices_are_reported_with_the_driver_bound_to_them(host: Host):
     """Audio functions and foreign vendors differ by class and vendor; who decides needs both."""
     gpu(host, "0000:3b:00.0", "2330", "030200", driver="nouveau")
     gpu(host, "0000:3b:00.1", "22ba", "040300")
@@ -103,7 +103,7 @@ def test_all_functions_of_nvidia_devices_are_reported_with_the_driver_bound_to_t
     )
 
 
-def test_nova_is_seen_by_its_modules_and_as_the_driver_of_a_gpu(host: Host) -> None:
+def test_nova_is_seen_by_its_modules_and_as_the_driver_of_a_gpu(host: Host):
     """Its PCI driver is called otherwise than the module."""
     gpu(host, "0000:3b:00.0", "20b2", "030200", driver="NovaCore")
     for name in ("nova_core", "nova_drm"):
@@ -113,7 +113,7 @@ def test_nova_is_seen_by_its_modules_and_as_the_driver_of_a_gpu(host: Host) -> N
     assert seen.modules.keys() == {"nova_core", "nova_drm"}
 
 
-def test_driver_and_library_versions_come_from_files(host: Host) -> None:
+def test_driver_and_library_versions_come_from_files(host: Host):
     """They are right even when NVML does not work because the two differ."""
     host.write("/sys/module/nvidia/version", "580.95.05\n")
     host.write("/sys/module/nvidia/refcnt", "12\n")
@@ -134,7 +134,7 @@ def test_driver_and_library_versions_come_from_files(host: Host) -> None:
     assert seen.smi_error == "Failed to initialize NVML: Driver/library version mismatch"
 
 
-def test_gpus_are_what_nvidia_smi_lists(host: Host) -> None:
+def test_gpus_are_what_nvidia_smi_lists(host: Host):
     """Its PCI addresses are brought to the form of sysfs."""
     host.program(
         "nvidia-smi",
@@ -156,7 +156,7 @@ esac
 """
 
 
-def test_the_fabric_of_gpus_is_asked_for_where_the_host_has_nvswitches(host: Host) -> None:
+def test_the_fabric_of_gpus_is_asked_for_where_the_host_has_nvswitches(host: Host):
     """Each call of nvidia-smi may cost a second; drivers before 535 do not know the field."""
     host.program("nvidia-smi", FABRIC % "exit 2")
     assert [gpu.fabric for gpu in answers.parse_facts(host.probe()).gpus] == ["", ""]
@@ -185,7 +185,7 @@ LIST = """
 """
 
 
-def test_mig_devices_are_those_that_nvidia_smi_lists_below_their_gpu(host: Host) -> None:
+def test_mig_devices_are_those_that_nvidia_smi_lists_below_their_gpu(host: Host):
     """Each by the UUID that its driver gives it: before branch 470, one made of its GPU's."""
     host.program("nvidia-smi", SMI % (LIST, "Enabled, Enabled"))
     first, second = answers.parse_facts(host.probe()).gpus
@@ -206,7 +206,7 @@ esac
 """
 
 
-def test_mig_profiles_are_asked_for_where_the_inventory_has_a_layout(host: Host) -> None:
+def test_mig_profiles_are_asked_for_where_the_inventory_has_a_layout(host: Host):
     """Each call of nvidia-smi may cost a second."""
     host.program("nvidia-smi", PROFILES + SMI % (LIST, "Enabled, Enabled"))
     seen = answers.parse_facts(host.probe(mig=True))
@@ -214,7 +214,7 @@ def test_mig_profiles_are_asked_for_where_the_inventory_has_a_layout(host: Host)
     assert [gpu.profiles for gpu in answers.parse_facts(host.probe()).gpus] == [(), ()]
 
 
-def test_mig_devices_are_not_asked_for_where_mig_is_off(host: Host) -> None:
+def test_mig_devices_are_not_asked_for_where_mig_is_off(host: Host):
     """Each call of nvidia-smi may cost a second."""
     host.program("nvidia-smi", SMI % ("exit 3", "[N/A], [N/A]"))
     seen = answers.parse_facts(host.probe())
@@ -233,7 +233,7 @@ def test_mig_devices_are_not_asked_for_where_mig_is_off(host: Host) -> None:
         ("echo 'GPU 0: NVIDIA H100 (UUID: GPU-1)'", "it does not name GPU-2"),
     ],
 )
-def test_mig_devices_that_could_not_be_listed_are_not_known(host: Host, fails: str, why: str) -> None:
+def test_mig_devices_that_could_not_be_listed_are_not_known(host: Host, fails: str, why: str):
     """Which is not that there are none. The GPUs are known all the same."""
     host.program("nvidia-smi", SMI % (fails, "Enabled, Enabled"))
     seen = answers.parse_facts(host.probe())
@@ -243,7 +243,7 @@ def test_mig_devices_that_could_not_be_listed_are_not_known(host: Host, fails: s
     assert why in seen.errors["mig"]
 
 
-def test_a_driver_that_knows_no_mig_is_asked_without_it(host: Host) -> None:
+def test_a_driver_that_knows_no_mig_is_asked_without_it(host: Host):
     """Before branch 450 such a query fails as a whole."""
     host.program(
         "nvidia-smi",
@@ -257,7 +257,7 @@ def test_a_driver_that_knows_no_mig_is_asked_without_it(host: Host) -> None:
     assert [(gpu.uuid, gpu.mig_on, gpu.mig) for gpu in seen.gpus] == [("GPU-1", False, ())]
 
 
-def test_packages_are_those_properly_installed_with_holds(host: Host) -> None:
+def test_packages_are_those_properly_installed_with_holds(host: Host):
     """Half-configured and removed packages do not count; a foreign architecture is distinguished."""
     host.apt(
         "hi \tnvidia-driver-580\t580.178.04-1\tamd64\n"
@@ -274,7 +274,7 @@ def test_packages_are_those_properly_installed_with_holds(host: Host) -> None:
     assert not seen["nvidia-driver-580:i386"].held
 
 
-def test_a_unit_is_active_since_a_time_that_files_can_be_compared_with(host: Host) -> None:
+def test_a_unit_is_active_since_a_time_that_files_can_be_compared_with(host: Host):
     """The kernel's monotonic time becomes seconds since the epoch."""
     since, epoch = time.monotonic() - 100, time.time() - time.monotonic()
     host.unit(
@@ -291,7 +291,7 @@ def test_a_unit_is_active_since_a_time_that_files_can_be_compared_with(host: Hos
     assert len([call for call in host.calls() if "show" in call]) == 1
 
 
-def test_docker_is_asked_only_where_its_socket_is(host: Host) -> None:
+def test_docker_is_asked_only_where_its_socket_is(host: Host):
     """`docker info` on a host without dockerd would wait without output."""
     info = {
         "ServerVersion": "20.10.24",
@@ -310,7 +310,7 @@ def test_docker_is_asked_only_where_its_socket_is(host: Host) -> None:
     assert docker.live_restore
 
 
-def test_kernels_that_can_be_booted_are_known_with_their_nvidia_module(host: Host) -> None:
+def test_kernels_that_can_be_booted_are_known_with_their_nvidia_module(host: Host):
     """A rescue image has no modules of its own."""
     for version, modules in {
         "6.1.0-40-amd64": "updates/dkms/nvidia.ko.xz: kernel/drivers/video/backlight.ko\n",
@@ -340,7 +340,7 @@ def test_kernels_that_can_be_booted_are_known_with_their_nvidia_module(host: Hos
 @tables.rows("grub-kernels")
 def test_the_kernel_that_grub_is_told_to_start_is_known_by_name(
     host: Host, files: dict[str, str], kernel: str | None
-) -> None:
+):
     """Not by its place in the menu, but the first, nor one that is gone: then it is not known. An entry for the next boot alone comes before all."""
     for version in ("6.1.0-4-amd64", "6.1.0-40-amd64"):
         host.write(f"/boot/vmlinuz-{version}", "")
@@ -350,7 +350,7 @@ def test_the_kernel_that_grub_is_told_to_start_is_known_by_name(
     assert answers.parse_facts(host.probe()).boot_default == kernel
 
 
-def test_the_files_of_the_running_kernels_nvidia_module_are_known_by_name(host: Host) -> None:
+def test_the_files_of_the_running_kernels_nvidia_module_are_known_by_name(host: Host):
     """Not what depends on it, and none of its other modules."""
     release = "6.12.48+deb13-amd64"
     host.write("/proc/sys/kernel/osrelease", release + "\n")
@@ -368,7 +368,7 @@ def test_the_files_of_the_running_kernels_nvidia_module_are_known_by_name(host: 
     )
 
 
-def test_containers_of_nvidia_docker_1_are_named(host: Host) -> None:
+def test_containers_of_nvidia_docker_1_are_named(host: Host):
     """By their volumes, where its plugin is installed."""
     mounts = {"/usr/local/nvidia": {"Driver": "nvidia-docker", "Name": "nvidia_driver_384.81"}}
     for name, config in {"a": {"Name": "/trainer", "MountPoints": mounts}, "b": {"Name": "/web"}}.items():
@@ -385,7 +385,7 @@ def test_containers_of_nvidia_docker_1_are_named(host: Host) -> None:
     assert docker.v1_containers == ("trainer",)
 
 
-def test_containerd_that_does_not_read_its_files_says_why(host: Host) -> None:
+def test_containerd_that_does_not_read_its_files_says_why(host: Host):
     """The version is known all the same."""
     host.program(
         "containerd",
@@ -397,7 +397,7 @@ def test_containerd_that_does_not_read_its_files_says_why(host: Host) -> None:
     assert containerd.error == "containerd: bad toml at line 3"
 
 
-def test_a_kubelet_that_runs_is_known_by_its_arguments(host: Host) -> None:
+def test_a_kubelet_that_runs_is_known_by_its_arguments(host: Host):
     """Its real arguments, not those in its current files."""
     host.program("kubelet", "echo Kubernetes v1.23.17")
     host.unit("kubelet.service", MainPID=812)
@@ -411,7 +411,7 @@ def test_a_kubelet_that_runs_is_known_by_its_arguments(host: Host) -> None:
     assert kubelet.journal == ()
 
 
-def test_the_kubelet_of_k3s_is_known_by_its_service(host: Host) -> None:
+def test_the_kubelet_of_k3s_is_known_by_its_service(host: Host):
     """Its version, its unit with the files that this names, and the binary that it looks for."""
     host.program("k3s", "echo 'k3s version v1.33.5+k3s1 (ab12cd34)'; echo 'go version go1.24.6'")
     host.unit("kubelet.service", LoadState="not-found", ActiveState="inactive", MainPID=0)
@@ -428,7 +428,7 @@ def test_the_kubelet_of_k3s_is_known_by_its_service(host: Host) -> None:
     assert seen.files[BINARY].ctime
 
 
-def test_the_kubelet_of_microk8s_is_known_by_its_service(host: Host) -> None:
+def test_the_kubelet_of_microk8s_is_known_by_its_service(host: Host):
     """The snap has its version, and a file of arguments its gates."""
     host.program("snap", 'echo "Name  Version"; echo "$2  v1.32.9  8355  1.32/stable  canonical**  classic"')
     host.unit("snap.microk8s.daemon-kubelite.service", MainPID=812)
@@ -455,7 +455,7 @@ def test_the_kubelet_of_microk8s_is_known_by_its_service(host: Host) -> None:
 )
 def test_the_kubelet_of_a_product_is_known_by_its_service(
     host: Host, program: str, unit: str, prints: str, version: str, minor: int
-) -> None:
+):
     host.program(program, f'[ "$1" = version ] && echo "{prints}"; echo "Base OCP Version: 4.18.4"')
     host.unit(f"{unit}.service", MainPID=812)
     kubelet = answers.parse_facts(host.probe(units=places.watch().units)).kubelet
@@ -463,7 +463,7 @@ def test_the_kubelet_of_a_product_is_known_by_its_service(
     assert (kubelet.version, minors.minor(kubelet.version)) == (version, minor)
 
 
-def test_a_kubelet_that_does_not_run_is_heard_without_systemds_chatter(host: Host) -> None:
+def test_a_kubelet_that_does_not_run_is_heard_without_systemds_chatter(host: Host):
     """Its own last words are the reason; 'Scheduled restart job' is not."""
     host.program("kubelet", "echo Kubernetes v1.36.3")
     host.unit("kubelet.service", ActiveState="activating", SubState="auto-restart", MainPID=0)
@@ -477,7 +477,7 @@ def test_a_kubelet_that_does_not_run_is_heard_without_systemds_chatter(host: Hos
     assert kubelet.journal == ("E1121 run.go:72 unrecognized feature gate: DevicePlugins",)
 
 
-def test_gpu_users_are_found_with_their_container_and_pod(host: Host) -> None:
+def test_gpu_users_are_found_with_their_container_and_pod(host: Host):
     """By open device files and by mapped libraries; arguments are kept quiet, they may hold secrets."""
     host.write("/dev/nvidia0", "")
     pod = POD.replace("-", "_")
@@ -502,7 +502,7 @@ def test_gpu_users_are_found_with_their_container_and_pod(host: Host) -> None:
     )
 
 
-def test_containers_are_counted_by_their_processes(host: Host) -> None:
+def test_containers_are_counted_by_their_processes(host: Host):
     """Of any runtime, with or without a GPU, whether a kubelet runs or not; a container with two processes is one."""
     other, task = CONTAINER[::-1], "/run/containerd/io.containerd.runtime.v2.task/default/shell/config.json"
     host.write("/proc/1/cgroup", "0::/init.scope\n")
@@ -530,7 +530,7 @@ def test_containers_are_counted_by_their_processes(host: Host) -> None:
         "/machine.slice/machine-qemu\\x2d1\\x2ddb.scope/libvirt/emulator",
     ],
 )
-def test_a_system_container_and_a_virtual_machine_are_counted(host: Host, cgroup: str) -> None:
+def test_a_system_container_and_a_virtual_machine_are_counted(host: Host, cgroup: str):
     """They have no id of a hash; a host with them is not bare. What only watches over them is none."""
     host.write("/proc/8/cgroup", "0::/lxc.monitor.web\n")
     host.write("/proc/21/cgroup", f"0::{cgroup}\n")
@@ -547,7 +547,7 @@ def test_a_system_container_and_a_virtual_machine_are_counted(host: Host, cgroup
         "/machine.slice/systemd-nspawn@gpu.service/payload",
     ],
 )
-def test_a_host_that_is_a_container_itself_has_its_daemons_to_itself(host: Host, own: str) -> None:
+def test_a_host_that_is_a_container_itself_has_its_daemons_to_itself(host: Host, own: str):
     """Where its cgroups have no namespace of their own, as with cgroup v1: else a reload of the modules would be a reboot."""
     host.write("/sys/module/nvidia/refcnt", "1\n")
     inner = {"9": "system.slice/nvidia-persistenced.service", "10": f"kubepods/pod{POD}/{CONTAINER}"}
@@ -561,13 +561,13 @@ def test_a_host_that_is_a_container_itself_has_its_daemons_to_itself(host: Host,
     assert seen.containers == 1
 
 
-def test_a_machine_whose_name_begins_that_of_its_host_is_counted(host: Host) -> None:
+def test_a_machine_whose_name_begins_that_of_its_host_is_counted(host: Host):
     host.write("/proc/1/cgroup", "0::/lxc.payload.gpu-1/init.scope\n")
     host.write("/proc/9/cgroup", "0::/lxc.payload.gpu-1/lxc.payload.gpu/init.scope\n")
     assert answers.parse_facts(host.probe()).containers == 1
 
 
-def test_a_cgroupfs_pod_on_a_hybrid_host_is_found(host: Host) -> None:
+def test_a_cgroupfs_pod_on_a_hybrid_host_is_found(host: Host):
     """dockershim's layout: /kubepods/QOS/podUID/ID on many lines."""
     host.write("/sys/module/nvidia/refcnt", "1\n")
     host.write(
@@ -590,7 +590,7 @@ CRI = {
 @tables.rows("gpu-users")
 def test_a_gpu_user_is_named_as_its_owner_knows_it(
     host: Host, cgroup: str, file: list[str] | None, shown: str
-) -> None:
+):
     """A pod by namespace and name, a container by its name, as far as any file of the host has it."""
     host.write("/dev/nvidia0", "")
     host.write("/proc/9/cgroup", f"{cgroup}\n")
@@ -605,7 +605,7 @@ def test_a_gpu_user_is_named_as_its_owner_knows_it(
     assert user.gpus == ("0000:3b:00.0",)
 
 
-def test_images_of_containerd_are_known_by_their_config_through_an_index(host: Host) -> None:
+def test_images_of_containerd_are_known_by_their_config_through_an_index(host: Host):
     """An index is resolved to this machine's platform; names are completed as docker does."""
     host.write("/run/containerd/containerd.sock", "")
     host.program("dpkg", "echo amd64")
@@ -629,7 +629,7 @@ def test_images_of_containerd_are_known_by_their_config_through_an_index(host: H
     }
 
 
-def test_images_are_told_for_each_runtime(host: Host) -> None:
+def test_images_are_told_for_each_runtime(host: Host):
     """Which of them the kubelet uses is not the agent's to guess: it may be down."""
     host.write("/run/docker.sock", "")
     host.program("docker", 'case "$1" in image) echo sha256:d0c;; *) echo "{}";; esac')
@@ -639,7 +639,7 @@ def test_images_are_told_for_each_runtime(host: Host) -> None:
     }
 
 
-def test_files_are_told_whole_absent_or_with_the_reason_why_not(host: Host) -> None:
+def test_files_are_told_whole_absent_or_with_the_reason_why_not(host: Host):
     """Patterns give the paths that they match, plain paths are always in the answer."""
     text = "naïve ☃\r\n"
     host.write("/etc/docker/daemon.json", text, mode=0o640)
@@ -665,7 +665,7 @@ def test_files_are_told_whole_absent_or_with_the_reason_why_not(host: Host) -> N
     assert "/nothing/*" not in files
 
 
-def test_a_huge_file_is_hashed_without_being_sent(host: Host) -> None:
+def test_a_huge_file_is_hashed_without_being_sent(host: Host):
     """80 MiB in a watched folder must not come over the wire."""
     path = host.write("/etc/big", b"")
     with path.open("wb") as file:
@@ -675,7 +675,7 @@ def test_a_huge_file_is_hashed_without_being_sent(host: Host) -> None:
     assert len(json.dumps(message)) < 4000
 
 
-def test_a_section_that_fails_is_named_and_spoils_no_other(host: Host) -> None:
+def test_a_section_that_fails_is_named_and_spoils_no_other(host: Host):
     """The rest of the facts is as good as ever."""
     host.program("systemctl", "echo 'Failed to connect to bus: Host is down' >&2; exit 1")
     host.write("/run/docker.sock", "")
@@ -691,7 +691,7 @@ def test_a_section_that_fails_is_named_and_spoils_no_other(host: Host) -> None:
 
 
 @pytest.mark.parametrize("answer", ["", "rubbish=1", "LoadState=loaded"])
-def test_a_systemctl_that_does_not_answer_for_every_unit_is_named(host: Host, answer: str) -> None:
+def test_a_systemctl_that_does_not_answer_for_every_unit_is_named(host: Host, answer: str):
     """Not a key that gpunode's own code does not find."""
     host.program("systemctl", f"echo {answer}")
     seen = answers.parse_facts(host.probe(units=("docker.service",)))
@@ -699,7 +699,7 @@ def test_a_systemctl_that_does_not_answer_for_every_unit_is_named(host: Host, an
     assert seen.errors["units"] == why
 
 
-def test_a_damaged_number_is_named_by_its_place(host: Host) -> None:
+def test_a_damaged_number_is_named_by_its_place(host: Host):
     host.write("/proc/uptime", "\x00garbage\n")
     host.write("/sys/module/nvidia/refcnt", "many\n")
     host.program("systemctl", "for _ in 1 2; do echo LoadState=loaded; echo NRestarts=x; echo; done")
@@ -712,7 +712,7 @@ def test_a_damaged_number_is_named_by_its_place(host: Host) -> None:
 
 
 @pytest.mark.parametrize("line", ["garbage", "\\t\\t\\t", "ii \\tcuda", "i\\ta\\tb\\tc", "\\000\\377"])
-def test_a_damaged_answer_of_dpkg_is_named(host: Host, line: str) -> None:
+def test_a_damaged_answer_of_dpkg_is_named(host: Host, line: str):
     host.program("dpkg-query", f"printf '{line}\\n'")
     host.program("apt-get", "")
     seen = answers.parse_facts(host.probe(packages=("cuda*",)))
@@ -721,14 +721,14 @@ def test_a_damaged_answer_of_dpkg_is_named(host: Host, line: str) -> None:
         assert seen.errors[section].endswith("; check /var/lib/dpkg/status")
 
 
-def test_a_dpkg_that_fails_is_no_host_without_packages(host: Host) -> None:
+def test_a_dpkg_that_fails_is_no_host_without_packages(host: Host):
     host.program("dpkg-query", "echo 'dpkg-query: error: near line 3:' >&2; echo ' no name' >&2; exit 2")
     host.program("apt-get", "")
     seen = answers.parse_facts(host.probe(packages=("cuda*",)))
     assert seen.errors["packages"] == "dpkg-query: error: near line 3:  no name"
 
 
-def test_an_apply_under_way_is_seen(host: Host) -> None:
+def test_an_apply_under_way_is_seen(host: Host):
     """By the lock, which ends with its process: a stale file means nothing."""
     holder = {"run": "r1", "by": "ben@desk", "since": 1000.5, "pid": 1}
     path = host.write("/run/gpunode/lock", json.dumps(holder))
@@ -738,7 +738,7 @@ def test_an_apply_under_way_is_seen(host: Host) -> None:
         assert answers.parse_facts(host.probe()).running == Run("r1", 1000.5, "ben@desk")
 
 
-def test_cgroup_and_secure_boot_are_read_from_sysfs(host: Host) -> None:
+def test_cgroup_and_secure_boot_are_read_from_sysfs(host: Host):
     """Unknown is not off: a container that sees no firmware folder does not claim anything."""
     assert answers.parse_facts(host.probe()).secure_boot is None
     host.write("/sys/firmware/efi/efivars/SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c", b"\6\0\0\0\1")
@@ -747,7 +747,7 @@ def test_cgroup_and_secure_boot_are_read_from_sysfs(host: Host) -> None:
     assert (seen.cgroup, seen.secure_boot) == ("v2", True)
 
 
-def test_noise_of_a_shell_around_the_answer_does_no_harm(host: Host) -> None:
+def test_noise_of_a_shell_around_the_answer_does_no_harm(host: Host):
     """A banner without a newline, a bashrc that talks, a stray password line on standard input."""
     job = wire.probe_job(Watch())
     command = f"printf 'Welcome to gpu-07'; {bootstrap.command(sudo=False, password=False)}"
@@ -765,7 +765,7 @@ def test_noise_of_a_shell_around_the_answer_does_no_harm(host: Host) -> None:
 
 
 @pytest.mark.parametrize("python", sorted(Path("/usr/bin").glob("python3.?*[0-9]")), ids=str)
-def test_this_machine_answers_a_probe(python: Path, tmp_path) -> None:
+def test_this_machine_answers_a_probe(python: Path, tmp_path):
     """The real agent on every installed Python, from a home folder with odd files in it."""
     (tmp_path / "json.py").write_text("raise SystemExit('imported from the working folder')")
     (tmp_path / "bin").mkdir()
@@ -789,7 +789,7 @@ def test_this_machine_answers_a_probe(python: Path, tmp_path) -> None:
     assert seen.kernel == os.uname().release
 
 
-def test_a_command_that_cannot_be_killed_is_not_waited_for(monkeypatch, tmp_path) -> None:
+def test_a_command_that_cannot_be_killed_is_not_waited_for(monkeypatch, tmp_path):
     """nvidia-smi hangs in the kernel when a GPU has fallen off; here what holds its output outlives the signal."""
     holder = tmp_path / "holder"
 
@@ -803,7 +803,7 @@ def test_a_command_that_cannot_be_killed_is_not_waited_for(monkeypatch, tmp_path
     assert answer == (124, "", "sh did not answer within 0 seconds")
 
 
-def test_the_probes_own_nvidia_smi_is_no_user_of_the_gpus(host: Host) -> None:
+def test_the_probes_own_nvidia_smi_is_no_user_of_the_gpus(host: Host):
     """It would make a reboot of what could be a reload of the module: it runs after users and modules were read."""
     host.write("/dev/nvidia0", "")
     host.path("/users").mkdir()
@@ -821,7 +821,7 @@ def test_the_probes_own_nvidia_smi_is_no_user_of_the_gpus(host: Host) -> None:
     assert seen.modules["nvidia"].refcnt == 0
 
 
-def test_a_reading_that_hangs_costs_its_section_and_holds_nothing_up(host: Host) -> None:
+def test_a_reading_that_hangs_costs_its_section_and_holds_nothing_up(host: Host):
     """A file on a server that is gone: no timeout of a program ends such an open()."""
     host.path("/etc/os-release").unlink(missing_ok=True)
     os.mkfifo(host.path("/etc/os-release"))
@@ -845,7 +845,7 @@ ExecStart=/usr/local/bin/kubelet $KUBELET_ARGS
 """
 
 
-def test_the_files_that_a_kubelet_is_started_with_are_read_wherever_they_are(host: Host) -> None:
+def test_the_files_that_a_kubelet_is_started_with_are_read_wherever_they_are(host: Host):
     """kubespray keeps them below /etc/kubernetes; unread they would look empty, and be planned on."""
     failed(host)
     host.write("/etc/systemd/system/kubelet.service", UNIT)
@@ -858,7 +858,7 @@ def test_the_files_that_a_kubelet_is_started_with_are_read_wherever_they_are(hos
     assert places.read(seen).config_gates == {"DevicePlugins": True}
 
 
-def test_a_unit_and_a_configuration_in_other_places_are_read(host: Host) -> None:
+def test_a_unit_and_a_configuration_in_other_places_are_read(host: Host):
     """A linked unit, a configuration that a variable names, and the folder of its drop-ins."""
     failed(host)
     unit = "[Service]\nEnvironmentFile=-/etc/default/%p\nExecStart=/usr/bin/kubelet --config=${CONFIG} --config-dir /etc/k.d\n"
@@ -878,7 +878,7 @@ def test_a_unit_and_a_configuration_in_other_places_are_read(host: Host) -> None
     assert places.read(seen).config_gates == {"A": True, "B": False}
 
 
-def test_the_record_of_a_configuration_from_the_api_is_read(host: Host) -> None:
+def test_the_record_of_a_configuration_from_the_api_is_read(host: Host):
     """It is below the folder that the kubelet's flag names, and not the file itself."""
     failed(host, "1.16.15")
     unit = "[Service]\nExecStart=/usr/bin/kubelet --dynamic-config-dir=/var/lib/kubelet/dyn/\n"
@@ -891,7 +891,7 @@ def test_the_record_of_a_configuration_from_the_api_is_read(host: Host) -> None:
     assert start.assigned_config(seen, places.read(seen).argv, 24) is None
 
 
-def test_versions_of_what_starts_containers_are_read(host: Host) -> None:
+def test_versions_of_what_starts_containers_are_read(host: Host):
     """Of systemd, the toolkit's program, and each runc that is there; one that does not answer has none."""
     host.program(
         "systemctl", 'case "$1" in --version) echo "systemd 252 (252.39-1~deb12u1)"; echo "+PAM";; esac'
@@ -909,7 +909,7 @@ def test_versions_of_what_starts_containers_are_read(host: Host) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="device files need root")
-def test_devices_without_a_link_are_found(host: Host) -> None:
+def test_devices_without_a_link_are_found(host: Host):
     """By number, as systemd looks for them; files that are no devices have none, and nvidia-ctk makes none for switches."""
     (host.root / "dev/char").mkdir(parents=True)
     switches = ("nvidia-nvswitch0", "nvidia-nvswitchctl", "nvidia-nvlink", "nvidia-fs0")
@@ -923,7 +923,7 @@ def test_devices_without_a_link_are_found(host: Host) -> None:
     assert answers.parse_facts(host.probe()).unlinked == ("/dev/nvidia1",)
 
 
-def test_a_device_that_goes_away_meanwhile_leaves_the_others_read(host: Host) -> None:
+def test_a_device_that_goes_away_meanwhile_leaves_the_others_read(host: Host):
     """A link to nowhere looks the same."""
     (host.root / "dev").mkdir()
     (host.root / "dev/nvidia-old").symlink_to("nowhere")
@@ -932,7 +932,7 @@ def test_a_device_that_goes_away_meanwhile_leaves_the_others_read(host: Host) ->
     assert "unlinked" not in seen.errors
 
 
-def test_environment_files_that_a_pattern_names_are_read(host: Host) -> None:
+def test_environment_files_that_a_pattern_names_are_read(host: Host):
     """systemd takes every file that matches, so each may set gates."""
     failed(host)
     unit = "[Service]\nEnvironmentFile=-/etc/kubelet.d/*.env\nExecStart=/usr/bin/kubelet $A $B\n"
@@ -945,7 +945,7 @@ def test_environment_files_that_a_pattern_names_are_read(host: Host) -> None:
     assert places.read(seen).argv[1:] == ("--feature-gates=DevicePlugins=true", "--v=2")
 
 
-def test_the_files_of_the_kubelet_that_runs_are_read_too(host: Host) -> None:
+def test_the_files_of_the_kubelet_that_runs_are_read_too(host: Host):
     """Its arguments may come from elsewhere than its unit; a missing file is reported."""
     host.program("kubelet", "echo Kubernetes v1.31.4")
     host.unit("kubelet.service", MainPID=9)

@@ -31,7 +31,7 @@ def log(host: Host, run: str = "run1") -> str:
     return path.read_text() if path.exists() else ""
 
 
-def test_the_answer_to_an_apply_holds_what_a_probe_then_sees(host: Host) -> None:
+def test_the_answer_to_an_apply_holds_what_a_probe_then_sees(host: Host):
     """Also after a failure; the apply does not report itself as running."""
     watch = Watch(files=("/etc/a",))
     *_, message, end = host.ask(host.job(WriteFile("/etc/a", "1", "why"), watch=watch))
@@ -43,7 +43,7 @@ def test_the_answer_to_an_apply_holds_what_a_probe_then_sees(host: Host) -> None
 
 
 @pytest.mark.parametrize("closed", [False, True])  # by sshd: the next message has no reader
-def test_a_connection_that_dies_kills_only_the_follower(host: Host, *, closed: bool) -> None:
+def test_a_connection_that_dies_kills_only_the_follower(host: Host, *, closed: bool):
     """The apply continues, a probe shows its owner, and `follow` sends all messages from the first."""
     slow_apt(host)
     follower = host.start(host.job(SLOW, WriteFile("/etc/after", "1", "why")))
@@ -66,7 +66,7 @@ def test_a_connection_that_dies_kills_only_the_follower(host: Host, *, closed: b
     assert (follower.wait(10), follower.stderr.read()) == (0 if closed else -signal.SIGKILL, b"")
 
 
-def test_a_silent_apply_is_said_to_go_on(host: Host) -> None:
+def test_a_silent_apply_is_said_to_go_on(host: Host):
     """Else a long installation would look like a host that hangs."""
     slow_apt(host)
     job = {**host.job(SLOW), "beat": 0.2}
@@ -82,7 +82,7 @@ def test_a_silent_apply_is_said_to_go_on(host: Host) -> None:
     assert [message["type"] for message in messages] == ["start", "progress", "done", "end"]
 
 
-def test_only_the_records_of_the_last_applies_are_kept(host: Host) -> None:
+def test_only_the_records_of_the_last_applies_are_kept(host: Host):
     """They hold the originals of what was changed; of a host that is changed every day, not for ever."""
     runs = host.path("/var/lib/gpunode/runs")
     for number in range(KEPT_RUNS + 5):
@@ -95,7 +95,7 @@ def test_only_the_records_of_the_last_applies_are_kept(host: Host) -> None:
 
 
 @pytest.mark.parametrize("next_one", ["apply", "abort"])
-def test_images_that_a_killed_apply_was_sent_do_not_stay(host: Host, next_one: str) -> None:
+def test_images_that_a_killed_apply_was_sent_do_not_stay(host: Host, next_one: str):
     """Each may have gigabytes. One that is still being sent, by an apply that has not begun, is left alone;
     so is a newer gpunode's. A boot ends the sending, too."""
     host.apply(WriteFile("/etc/a", "1", "why"))
@@ -113,7 +113,7 @@ def test_images_that_a_killed_apply_was_sent_do_not_stay(host: Host, next_one: s
     assert {path.parent.name for path in host.path(runs).glob("*/payload-0")} == {"sending", "newer"}
 
 
-def test_a_message_that_is_still_being_written_is_waited_for(tmp_path) -> None:
+def test_a_message_that_is_still_being_written_is_waited_for(tmp_path):
     """A follower reads while the apply writes; facts are long lines."""
     path = tmp_path / "messages.jsonl"
     path.write_bytes(b'{"n": 1}\n{"n"')
@@ -124,13 +124,13 @@ def test_a_message_that_is_still_being_written_is_waited_for(tmp_path) -> None:
         assert list(whole_lines(file)) == [b'{"n": 2}\n']
 
 
-def test_an_apply_that_has_ended_unwatched_can_still_be_heard(host: Host) -> None:
+def test_an_apply_that_has_ended_unwatched_can_still_be_heard(host: Host):
     """Its messages stay on the host, the same ones."""
     messages = host.apply(WriteFile("/etc/a", "1", "why"))
     assert host.ask(wire.follow_job("run1")) == messages
 
 
-def test_a_full_disk_silences_no_apply(host: Host) -> None:
+def test_a_full_disk_silences_no_apply(host: Host):
     """Messages that could not be recorded below /var are sent all the same, also to later followers."""
     host.path("/var/lib/gpunode/runs/run1").mkdir(parents=True)
     host.path("/var/lib/gpunode/runs/run1/messages.jsonl").symlink_to("/dev/full")
@@ -140,7 +140,7 @@ def test_a_full_disk_silences_no_apply(host: Host) -> None:
     assert [path.name for path in host.path("/run/gpunode/run1").iterdir()] == ["messages.jsonl"]
 
 
-def test_following_what_never_began_says_so(host: Host) -> None:
+def test_following_what_never_began_says_so(host: Host):
     """The connection was lost before the job had arrived."""
     assert host.ask(wire.follow_job("run9")) == [
         {"type": "unknown", "run": "run9"},
@@ -148,7 +148,7 @@ def test_following_what_never_began_says_so(host: Host) -> None:
     ]
 
 
-def test_a_second_apply_is_told_who_is_at_work_and_since_when(host: Host) -> None:
+def test_a_second_apply_is_told_who_is_at_work_and_since_when(host: Host):
     """And changes nothing."""
     slow_apt(host)
     first = host.start(host.job(SLOW))
@@ -168,7 +168,7 @@ def test_a_second_apply_is_told_who_is_at_work_and_since_when(host: Host) -> Non
     assert host.apply(WriteFile("/etc/a", "1", "why"))[-1]["ok"]
 
 
-def test_an_apply_that_begins_while_it_is_looked_for_is_not_taken_for_killed(tmp_path, monkeypatch) -> None:
+def test_an_apply_that_begins_while_it_is_looked_for_is_not_taken_for_killed(tmp_path, monkeypatch):
     """It takes the lock and sends its first message right after the follower saw the lock free, as under load."""
     monkeypatch.setattr(system, "ROOT", str(tmp_path))
     run = Run("run1")
@@ -187,7 +187,7 @@ def test_an_apply_that_begins_while_it_is_looked_for_is_not_taken_for_killed(tmp
     assert [message["type"] for message in runs.follow(run)] == ["start", "done", "end"]
 
 
-def test_an_apply_that_is_killed_is_reported_as_interrupted(host: Host) -> None:
+def test_an_apply_that_is_killed_is_reported_as_interrupted(host: Host):
     """A machine that went down in the middle: the change under way is named, and the lock is free."""
     slow_apt(host)
     job = host.job(WriteFile("/etc/a", "1", "why"), SLOW)
@@ -203,7 +203,7 @@ def test_an_apply_that_is_killed_is_reported_as_interrupted(host: Host) -> None:
     assert answers.parse_facts(host.probe()).running is None
 
 
-def test_a_mistake_of_the_agents_own_is_a_failure_with_its_traceback(host: Host) -> None:
+def test_a_mistake_of_the_agents_own_is_a_failure_with_its_traceback(host: Host):
     """Not a silence. It names the file and the line, and shows it, though the host has no such file."""
     job = host.job(WriteFile("/etc/a", "1", "why"))
     del job["changes"][0]["mode"]
@@ -224,7 +224,7 @@ def test_a_mistake_of_the_agents_own_is_a_failure_with_its_traceback(host: Host)
 @pytest.mark.parametrize(("key", "word"), [("kind", "change"), ("check", "check")])
 def test_a_change_that_the_agent_does_not_know_is_refused_by_name_before_any_other(
     host: Host, key: str, word: str
-) -> None:
+):
     """E.g. of another version: the changes before it are not made either."""
     job = host.job(WriteFile("/etc/a", "1", "why"), WriteFile("/etc/b", "1", "why"))
     job["changes"][1][key] = "paint"
@@ -235,7 +235,7 @@ def test_a_change_that_the_agent_does_not_know_is_refused_by_name_before_any_oth
     assert not host.path("/etc/a").exists()
 
 
-def test_an_operation_that_the_agent_does_not_know_is_refused_by_name(host: Host) -> None:
+def test_an_operation_that_the_agent_does_not_know_is_refused_by_name(host: Host):
     """It is not taken for another one."""
     failed, end = host.ask({"op": "paint", "nonce": "n", "run": "run1"})
     assert (failed["type"], failed["code"], failed["n"]) == ("failed", "unknown-operation", None)
@@ -253,7 +253,7 @@ def rewrite(host: Host, path: str, version: int | None) -> None:
     host.write(path, "".join(json.dumps(line) + "\n" for line in lines))
 
 
-def test_the_record_of_a_newer_gpunode_is_refused_by_name_and_an_older_one_read(host: Host) -> None:
+def test_the_record_of_a_newer_gpunode_is_refused_by_name_and_an_older_one_read(host: Host):
     """The same words may mean something else there. Records had no version at first."""
     messages = host.apply(WriteFile("/etc/a", "1", "why"))
     path = "/var/lib/gpunode/runs/run1/messages.jsonl"
@@ -269,7 +269,7 @@ def test_the_record_of_a_newer_gpunode_is_refused_by_name_and_an_older_one_read(
     assert end == {"type": "end", "ok": False}
 
 
-def test_an_apply_without_the_right_to_do_so_says_what_it_lacks(host: Host) -> None:
+def test_an_apply_without_the_right_to_do_so_says_what_it_lacks(host: Host):
     """A host with `sudo: false` and a plain user."""
     host.path("/run").rmdir()
     host.write("/run", "in the way")
@@ -278,7 +278,7 @@ def test_an_apply_without_the_right_to_do_so_says_what_it_lacks(host: Host) -> N
     assert failed["error"].startswith("/run/gpunode")
 
 
-def test_what_other_files_say_is_reported_and_not_recorded(host: Host) -> None:
+def test_what_other_files_say_is_reported_and_not_recorded(host: Host):
     """Facts hold whole files, e.g. a source list with a password."""
     host.write("/etc/apt/sources.list.d/a.list", "deb http://user:s3cret@apt.example/ ./\n")
     watch = Watch(files=("/etc/apt/sources.list.d/*.list",))
@@ -288,7 +288,7 @@ def test_what_other_files_say_is_reported_and_not_recorded(host: Host) -> None:
     assert [message["type"] for message in host.ask(wire.follow_job("run1"))] == ["start", "done", "end"]
 
 
-def test_nothing_secret_stays_after_an_apply(host: Host) -> None:
+def test_nothing_secret_stays_after_an_apply(host: Host):
     """Program and job are gone from the host; only the record is left, for root."""
     host.apply(WriteFile("/etc/a", "1", "why"))
     wait_until(lambda: os.listdir(host.path("/run/gpunode")) == ["lock"])

@@ -39,7 +39,7 @@ NEWER_NAMES |= {
 }
 
 
-def test_every_module_is_sent_but_the_one_that_puts_them_together() -> None:
+def test_every_module_is_sent_but_the_one_that_puts_them_together():
     """The same code at the same places, so that a traceback is right. Docstrings stay behind."""
     paths = [path.relative_to(ROOT) for path in ROOT.rglob("*.py") if path.name != "__init__.py"]
     ours = [path for path in paths if path.parts[0] == "agent" or "on_host" in path.with_suffix("").parts]
@@ -77,7 +77,7 @@ def nodes(*kinds: type[ast.AST]) -> Iterator[tuple[str, Any]]:
         yield from ((name, node) for node in ast.walk(tree) if isinstance(node, kinds))
 
 
-def test_the_program_holds_each_module_as_it_is_sent() -> None:
+def test_the_program_holds_each_module_as_it_is_sent():
     """They stand in one raw string, which costs a host less to read than a dictionary of escaped texts."""
     loaded: dict[str, object] = {"__name__": "agent"}
     text = bootstrap.program()
@@ -85,7 +85,7 @@ def test_the_program_holds_each_module_as_it_is_sent() -> None:
     assert loaded["SOURCES"] == dict(bootstrap.sources())
 
 
-def test_only_the_standard_library_is_imported() -> None:
+def test_only_the_standard_library_is_imported():
     """The host has nothing else but the modules that are sent."""
     imported = {(name, alias.name) for name, node in nodes(ast.Import) for alias in node.names}
     for name, node in nodes(ast.ImportFrom):
@@ -99,7 +99,7 @@ def test_only_the_standard_library_is_imported() -> None:
     } == set()
 
 
-def test_annotations_are_those_that_python_3_6_evaluates() -> None:
+def test_annotations_are_those_that_python_3_6_evaluates():
     """`list[str]` and `str | None` fail there when the function is defined."""
     newer = {"list", "dict", "tuple", "set", "frozenset", "type"}
     annotations = [
@@ -115,7 +115,7 @@ def test_annotations_are_those_that_python_3_6_evaluates() -> None:
     assert annotations == []
 
 
-def test_no_newer_names_or_arguments_are_used() -> None:
+def test_no_newer_names_or_arguments_are_used():
     """What a syntax check cannot see."""
     arguments = [
         (name, keyword.arg)
@@ -127,7 +127,7 @@ def test_no_newer_names_or_arguments_are_used() -> None:
     assert arguments + names == []
 
 
-def test_a_traceback_on_a_host_names_the_file_and_line_of_the_repository(tmp_path) -> None:
+def test_a_traceback_on_a_host_names_the_file_and_line_of_the_repository(tmp_path):
     """Of an uncaught mistake, too; the file is not there."""
     stored = tmp_path / "agent.py"
     stored.write_text(bootstrap.program())
@@ -147,7 +147,7 @@ def test_a_traceback_on_a_host_names_the_file_and_line_of_the_repository(tmp_pat
     )
 
 
-def test_every_failure_has_a_hint() -> None:
+def test_every_failure_has_a_hint():
     """Without one a user has the cause alone. Codes that are computed are seen by the tests of their changes."""
     codes = {
         node.args[0].value

@@ -19,7 +19,7 @@ def traces(host: Host) -> dict[str, Trace]:
     return dict(seen.traces)
 
 
-def test_the_record_of_runs_tells_what_gpunode_wrote_and_how_often_another_changed_it(host: Host) -> None:
+def test_the_record_of_runs_tells_what_gpunode_wrote_and_how_often_another_changed_it(host: Host):
     """A file that does not exist has no trace; a run that failed counts for no other's change."""
     assert traces(host) == {}
     host.write("/etc/other", "")
@@ -45,7 +45,7 @@ def test_the_record_of_runs_tells_what_gpunode_wrote_and_how_often_another_chang
 @pytest.mark.parametrize("system", ["dpkg", "rpm"])
 def test_the_package_database_tells_whose_file_it_is_and_whether_it_was_edited(
     host: Host, system: str, text: str, packaged: bool
-) -> None:
+):
     if system == "dpkg":
         digest = hashlib.md5(b"as packed").hexdigest()
         status = (
@@ -62,13 +62,13 @@ def test_the_package_database_tells_whose_file_it_is_and_whether_it_was_edited(
     assert traces(host) == {PATH: Trace(PATH, package="tool", packaged=packaged)}
 
 
-def test_a_file_that_gpunode_removed_has_no_trace(host: Host) -> None:
+def test_a_file_that_gpunode_removed_has_no_trace(host: Host):
     host.apply(WriteFile(PATH, "a", "why"))
     host.apply(RemoveFile(PATH, "a", "why"))
     assert traces(host) == {}
 
 
-def test_the_package_database_is_not_asked_for_what_gpunode_wrote(host: Host) -> None:
+def test_the_package_database_is_not_asked_for_what_gpunode_wrote(host: Host):
     host.apply(WriteFile(PATH, "a", "why"))
     host.write("/etc/os-release", "ID=rocky\nID_LIKE='rhel centos fedora'\n")
     host.program("rpm", "")
@@ -76,7 +76,7 @@ def test_the_package_database_is_not_asked_for_what_gpunode_wrote(host: Host) ->
     assert not [call for call in host.calls() if call.startswith("rpm -qf")]
 
 
-def test_the_record_of_runs_tells_which_packages_gpunode_held(host: Host) -> None:
+def test_the_record_of_runs_tells_which_packages_gpunode_held(host: Host):
     """Not those that were held before."""
     theirs = "hi \ttheirs\t1\tamd64\n"
     host.apt(theirs, install=f"printf '{theirs}hi \tours\t1\tamd64\n' > \"$GPUNODE_ROOT/state/packages\"")

@@ -44,7 +44,7 @@ def ask(host: Host, runtime: str) -> dict[str, Any]:
 
 
 @tables.rows("trials")
-def test_each_tool_has_its_way(host: Host, runtime: str, name: str, command: str) -> None:
+def test_each_tool_has_its_way(host: Host, runtime: str, name: str, command: str):
     """Images are listed, one is run, and its GPUs are read."""
     image = f"docker.io/library/{PLUGIN}"
     tool(host, name, "registry.k8s.io/pause:3.10", "docker.io/nvidia/cuda:12.8.0-base", image)
@@ -56,13 +56,13 @@ def test_each_tool_has_its_way(host: Host, runtime: str, name: str, command: str
 
 
 @pytest.mark.parametrize("image", ["nvidia/cuda:10.0-base", "nvcr.io/nvidia/k8s/cuda-sample:nbody"])
-def test_without_the_plugins_image_it_is_one_named_after_cuda(host: Host, image: str) -> None:
+def test_without_the_plugins_image_it_is_one_named_after_cuda(host: Host, image: str):
     """Whoever pulled it."""
     tool(host, "docker", "barracuda:1", "<none>:<none>", image)
     assert ask(host, "docker")["image"] == image
 
 
-def test_without_an_image_nothing_is_run_or_pulled(host: Host) -> None:
+def test_without_an_image_nothing_is_run_or_pulled(host: Host):
     """The tools that were asked are named."""
     tool(host, "docker", "barracuda:1")
     tool(host, "podman")
@@ -71,14 +71,14 @@ def test_without_an_image_nothing_is_run_or_pulled(host: Host) -> None:
     assert all(" images" in call for call in host.calls())
 
 
-def test_another_tool_is_taken_where_the_first_has_no_image(host: Host) -> None:
+def test_another_tool_is_taken_where_the_first_has_no_image(host: Host):
     """The kubelet's own first."""
     tool(host, "ctr", "registry.k8s.io/pause:3.10")
     tool(host, "podman", "localhost/cuda:1")
     assert ask(host, "containerd")["tool"] == "podman"
 
 
-def test_a_container_that_fails_is_reported_in_its_own_words(host: Host) -> None:
+def test_a_container_that_fails_is_reported_in_its_own_words(host: Host):
     """With its status."""
     tool(host, "docker", PLUGIN, runs="echo 'unknown or invalid runtime name: nvidia' >&2; exit 125")
     answer = ask(host, "docker")
@@ -93,7 +93,7 @@ def test_a_container_that_fails_is_reported_in_its_own_words(host: Host) -> None
         "crun: executable file `sh` not found in $PATH",
     ],
 )
-def test_an_image_without_a_shell_lists_its_gpus(host: Host, words: str) -> None:
+def test_an_image_without_a_shell_lists_its_gpus(host: Host, words: str):
     """Its devices and mounts are not known then."""
     runs = f"case \"$*\" in *=sh*) echo '{words}' >&2; exit 127;; esac; echo '{GPUS}'"
     tool(host, "docker", PLUGIN, runs=runs)
@@ -102,7 +102,7 @@ def test_an_image_without_a_shell_lists_its_gpus(host: Host, words: str) -> None
     assert host.calls()[-1].endswith(f"--entrypoint=nvidia-smi {PLUGIN} -L")
 
 
-def test_a_container_that_hangs_is_no_host_that_does(host: Host) -> None:
+def test_a_container_that_hangs_is_no_host_that_does(host: Host):
     """The agent reports that it is at work; the connection would be closed before the container's time is over."""
     tool(host, "docker", PLUGIN, runs='until [ -e "$GPUNODE_ROOT/state/go" ]; do sleep 0.02; done')
     agent = host.start({**wire.container_job("docker", PLUGIN), "beat": 0.05})
@@ -112,7 +112,7 @@ def test_a_container_that_hangs_is_no_host_that_does(host: Host) -> None:
     assert b'"status": 0' in agent.stdout.read()
 
 
-def test_two_trials_wait_for_each_other(host: Host) -> None:
+def test_two_trials_wait_for_each_other(host: Host):
     """Of two operators' verifies: their containers have one name."""
     name, go = '"$GPUNODE_ROOT/state/name"', '"$GPUNODE_ROOT/state/go"'
     waits = f"until [ -e {go} ]; do sleep 0.02; done"
@@ -128,7 +128,7 @@ def test_two_trials_wait_for_each_other(host: Host) -> None:
         assert b'"status": 0' in agent.stdout.read()
 
 
-def test_a_lock_that_somebody_keeps_is_no_trial(tmp_path, monkeypatch) -> None:
+def test_a_lock_that_somebody_keeps_is_no_trial(tmp_path, monkeypatch):
     """Any user can: it is waited for as long as for a container."""
     monkeypatch.setattr(trial, "below", lambda path: str(tmp_path))
     monkeypatch.setattr(trial, "SECONDS", 0.1)
@@ -137,7 +137,7 @@ def test_a_lock_that_somebody_keeps_is_no_trial(tmp_path, monkeypatch) -> None:
     assert (answer.status, "kept the lock of /run" in answer.message) == (124, True)
 
 
-def test_ctr_leaves_no_container_of_an_earlier_trial(host: Host) -> None:
+def test_ctr_leaves_no_container_of_an_earlier_trial(host: Host):
     """One that did not end kept its name, and every later one failed; 124 is a tool that ran out of time."""
     tool(host, "ctr", PLUGIN, runs='case "$*" in *" run "*) exit 124;; esac')
     assert ask(host, "containerd")["status"] == 124

@@ -84,7 +84,7 @@ def goes(host: Host, system: str, verbs: dict[str, tuple[list[tuple[str, str]], 
 
 
 @pytest.mark.parametrize("system", SYSTEMS)
-def test_packages_and_locks_are_as_before(host: Host, system: str) -> None:
+def test_packages_and_locks_are_as_before(host: Host, system: str):
     SYSTEMS[system](host)
     host.program("rpm", 'cat "$GPUNODE_ROOT/state/rpms"')
     host.write("/state/rpms", rpms(BEFORE))
@@ -116,7 +116,7 @@ def test_packages_and_locks_are_as_before(host: Host, system: str) -> None:
     assert host.read(LOCKS[system]) == "# mine\n"
 
 
-def test_another_version_or_architecture_of_a_package_that_may_be_side_by_side_is_not_named() -> None:
+def test_another_version_or_architecture_of_a_package_that_may_be_side_by_side_is_not_named():
     native, keys = native_arch(), [f"{HEADERS}-{NEWEST}", f"{LIBRARY}.i686", KEPT]
     rows = [
         (HEADERS, native, f"0:{NEWEST}", True),

@@ -107,7 +107,7 @@ def visible(tab: Tab) -> list[str]:
     return [card.locator("b").inner_text() for card in tab.locator("details.host").all() if card.is_visible()]
 
 
-def test_the_worst_comes_first_and_is_open(tab: Tab) -> None:
+def test_the_worst_comes_first_and_is_open(tab: Tab):
     """What failed stands above all hosts. The host that cannot go on says why without a click; equal plans are one, and open."""
     assert visible(tab) == ["gpu-01", "gpu-[02:15]", "gpu-[16:20]"]
     assert tab.get_by_text("no <b>NVIDIA</b> GPU").last.is_visible()
@@ -120,7 +120,7 @@ def test_the_worst_comes_first_and_is_open(tab: Tab) -> None:
     assert not reasons.is_visible()
 
 
-def test_a_reader_finds_hosts_by_words_and_by_result(tab: Tab) -> None:
+def test_a_reader_finds_hosts_by_words_and_by_result(tab: Tab):
     search = tab.get_by_label("Show only hosts with this text")
     search.fill("gpu-12 DAEMON.json")
     assert visible(tab) == ["gpu-[02:15]"]
@@ -131,7 +131,7 @@ def test_a_reader_finds_hosts_by_words_and_by_result(tab: Tab) -> None:
     assert len(visible(tab)) == 3
 
 
-def test_all_text_can_be_read(tab: Tab) -> None:
+def test_all_text_can_be_read(tab: Tab):
     """By day and by night, the filter's hint and every colour of a diff included."""
     for each in tab.locator("details").all():
         each.evaluate("one => one.open = true")
@@ -141,7 +141,7 @@ def test_all_text_can_be_read(tab: Tab) -> None:
 
 
 @pytest.mark.parametrize("width", [360, 800, 1600])
-def test_nothing_sticks_out_of_the_window(tab: Tab, width: int) -> None:
+def test_nothing_sticks_out_of_the_window(tab: Tab, width: int):
     """Whatever the length of a path."""
     tab.set_viewport_size({"width": width, "height": 700})
     for each in tab.locator("details").all():
@@ -149,7 +149,7 @@ def test_nothing_sticks_out_of_the_window(tab: Tab, width: int) -> None:
     assert tab.evaluate("() => document.documentElement.scrollWidth") <= width
 
 
-def test_a_line_that_wraps_goes_on_under_its_text(tab: Tab) -> None:
+def test_a_line_that_wraps_goes_on_under_its_text(tab: Tab):
     """Its first letter stands left of all its other lines."""
     tab.set_viewport_size({"width": 360, "height": 700})
     for each in tab.locator("details").all():
@@ -164,7 +164,7 @@ def test_a_line_that_wraps_goes_on_under_its_text(tab: Tab) -> None:
     assert min(left for lefts in lines for left in lefts) > 10
 
 
-def test_a_phone_scrolls_down_alone(tab: Tab) -> None:
+def test_a_phone_scrolls_down_alone(tab: Tab):
     """No table has a part that is only reached sideways."""
     tab.set_viewport_size({"width": 390, "height": 844})
     for each in tab.locator("details").all():
@@ -174,7 +174,7 @@ def test_a_phone_scrolls_down_alone(tab: Tab) -> None:
     assert tab.evaluate(wider) == []
 
 
-def test_hosts_of_a_cause_are_named_by_ranges(tab: Tab) -> None:
+def test_hosts_of_a_cause_are_named_by_ranges(tab: Tab):
     """And on a phone no word is broken in its middle, but for paths that are wider than the phone."""
     assert "gpu-[02:15]" in tab.locator("#causes").inner_text()
     tab.set_viewport_size({"width": 360, "height": 700})
@@ -183,7 +183,7 @@ def test_hosts_of_a_cause_are_named_by_ranges(tab: Tab) -> None:
     assert tab.evaluate(BROKEN) == []
 
 
-def test_on_paper_everything_is_there_but_the_filter(tab: Tab) -> None:
+def test_on_paper_everything_is_there_but_the_filter(tab: Tab):
     tab.emulate_media(media="print")
     tab.evaluate("() => dispatchEvent(new Event('beforeprint'))")
     assert not tab.get_by_label("Show only hosts with this text").is_visible()
@@ -193,7 +193,7 @@ def test_on_paper_everything_is_there_but_the_filter(tab: Tab) -> None:
     assert tab.pdf(format="A4").startswith(b"%PDF")
 
 
-def test_tables_of_one_kind_are_one(tab: Tab) -> None:
+def test_tables_of_one_kind_are_one(tab: Tab):
     """They come host by host."""
     assert tab.get_by_role("heading", name="Vectors added on every GPU").count() == 1
     assert tab.get_by_role("row").filter(has_text="passed").count() == 2

@@ -60,7 +60,7 @@ def tab(browser: Browser, site: str) -> Iterator[Tab]:
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_a_page_can_be_read_on_a_narrow_screen(tab: Tab, site: str, page: str) -> None:
+def test_a_page_can_be_read_on_a_narrow_screen(tab: Tab, site: str, page: str):
     """Tables scroll, the page does not; a column of sentences has room for some words a line."""
     tab.goto(f"{site}/{page}.html")
     assert tab.evaluate("() => document.documentElement.scrollWidth") <= 400
@@ -69,15 +69,13 @@ def test_a_page_can_be_read_on_a_narrow_screen(tab: Tab, site: str, page: str) -
 
 @pytest.mark.parametrize("width", [390, 1280, 1920])
 @pytest.mark.parametrize("page", ["troubleshooting", "failures", "reference/codes", "reference/inventory"])
-def test_tables_with_long_codes_are_read_without_scrolling(
-    tab: Tab, site: str, page: str, width: int
-) -> None:
+def test_tables_with_long_codes_are_read_without_scrolling(tab: Tab, site: str, page: str, width: int):
     tab.set_viewport_size({"width": width, "height": 800})
     tab.goto(f"{site}/{page}.html")
     assert tab.evaluate(CUT) == []
 
 
-def test_words_are_found(tab: Tab, site: str) -> None:
+def test_words_are_found(tab: Tab, site: str):
     tab.set_viewport_size({"width": 1280, "height": 800})
     tab.goto(f"{site}/index.html")
     tab.locator(".md-search__button").click()

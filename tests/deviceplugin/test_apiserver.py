@@ -63,7 +63,7 @@ def refused(api: InCluster, method: str = "PATCH", path: str = "/api/v1/nodes/no
     return caught.value
 
 
-def test_creates_changes_and_says_what_the_server_says(api: InCluster) -> None:
+def test_creates_changes_and_says_what_the_server_says(api: InCluster):
     """An object comes to be and is patched; the server's own words where it refuses."""
     api.send("POST", "/api/v1/nodes", NODE)
     api.send("PATCH", "/api/v1/nodes/gpu-01", {"metadata": {"annotations": {"a": "b"}}})
@@ -71,7 +71,7 @@ def test_creates_changes_and_says_what_the_server_says(api: InCluster) -> None:
     assert (error.code, str(error)) == (404, 'nodes "none" not found')
 
 
-def test_a_new_token_is_taken_up(api: InCluster, account: Path) -> None:
+def test_a_new_token_is_taken_up(api: InCluster, account: Path):
     """The kubelet replaces it before it expires."""
     good = (account / "token").read_text()
     (account / "token").write_text("old")
@@ -80,7 +80,7 @@ def test_a_new_token_is_taken_up(api: InCluster, account: Path) -> None:
     assert refused(api).code == 404
 
 
-def test_a_watch_begins_with_what_is_there_and_tells_changes(api: InCluster) -> None:
+def test_a_watch_begins_with_what_is_there_and_tells_changes(api: InCluster):
     """Until its time is over."""
     node = {**NODE, "metadata": {"name": "watched"}}
     api.send("POST", "/api/v1/nodes", node)
@@ -93,7 +93,7 @@ def test_a_watch_begins_with_what_is_there_and_tells_changes(api: InCluster) -> 
     assert seen == [("ADDED", None), ("MODIFIED", {"a": "b"})]
 
 
-def test_a_server_that_is_not_the_clusters_gets_no_token(api: InCluster, account: Path, tmp_path) -> None:
+def test_a_server_that_is_not_the_clusters_gets_no_token(api: InCluster, account: Path, tmp_path):
     """The cluster's CA has not signed it."""
     _, other = tls.server(tmp_path / "other.pem")
     (account / "ca.crt").write_text(other)
@@ -106,7 +106,7 @@ def test_a_server_that_is_not_the_clusters_gets_no_token(api: InCluster, account
     ("missing", "message"),
     [("token", "no service account token"), ("ca.crt", "ca.crt cannot be read")],
 )
-def test_what_is_not_mounted_is_named(api: InCluster, account: Path, missing: str, message: str) -> None:
+def test_what_is_not_mounted_is_named(api: InCluster, account: Path, missing: str, message: str):
     """A pod without a service account token, which is how gpunode runs it unless asked otherwise."""
     (account / missing).unlink()
     error = refused(api)
@@ -115,24 +115,24 @@ def test_what_is_not_mounted_is_named(api: InCluster, account: Path, missing: st
 
 
 @pytest.mark.parametrize("token", [b"\xff\xfe", b"a\nb", "\N{SNOWMAN}".encode()])
-def test_what_can_be_no_token_is_an_error_as_any_other(api: InCluster, account: Path, token: bytes) -> None:
+def test_what_can_be_no_token_is_an_error_as_any_other(api: InCluster, account: Path, token: bytes):
     """A file that is being written, or is somebody else's, ends no thread."""
     (account / "token").write_bytes(token)
     assert refused(api).code == 0
 
 
-def test_a_port_that_is_no_number_is_shown(environ: dict[str, str], account: Path) -> None:
+def test_a_port_that_is_no_number_is_shown(environ: dict[str, str], account: Path):
     """As docker's links set such variables."""
     error = refused(InCluster({**environ, "KUBERNETES_SERVICE_PORT": "tcp://10.96.0.1:443"}, account))
     assert "KUBERNETES_SERVICE_PORT: expected a number, found 'tcp://10.96.0.1:443'" in str(error)
 
 
-def test_outside_of_a_pod_there_is_no_api_server(account: Path) -> None:
+def test_outside_of_a_pod_there_is_no_api_server(account: Path):
     """Said at once."""
     assert "KUBERNETES_SERVICE_HOST is not set" in str(refused(InCluster({}, account)))
 
 
-def test_nobody_listens(environ: dict[str, str], account: Path) -> None:
+def test_nobody_listens(environ: dict[str, str], account: Path):
     """The address is named."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -171,14 +171,14 @@ def answering(account: Path, answer: bytes, then: bytes = b"", deadline: float =
             thread.join()
 
 
-def test_a_watch_that_breaks_off_is_no_good_answer(account: Path) -> None:
+def test_a_watch_that_breaks_off_is_no_good_answer(account: Path):
     """Its connection is cut in the middle of a line."""
     cut = b'HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\n{"typ\r\n'
     with answering(account, cut) as api, pytest.raises(ApiError, match="the watch broke"):
         list(api.watch("/api/v1/nodes?fieldSelector=x", 1))
 
 
-def test_a_watch_that_the_server_ends_for_a_reason_has_that_reason(account: Path) -> None:
+def test_a_watch_that_the_server_ends_for_a_reason_has_that_reason(account: Path):
     """With 200 and, in the stream, a Status: 410, when it remembers too little."""
     body = b'{"type":"ERROR","object":{"kind":"Status","code":410,"message":"too old resource version"}}\n'
     head = f"HTTP/1.1 200 OK\r\nContent-Length: {len(body)}\r\n\r\n".encode()
@@ -187,7 +187,7 @@ def test_a_watch_that_the_server_ends_for_a_reason_has_that_reason(account: Path
     assert caught.value.code == 410
 
 
-def test_what_the_server_has_done_is_done_though_its_answer_breaks_off(account: Path) -> None:
+def test_what_the_server_has_done_is_done_though_its_answer_breaks_off(account: Path):
     """The status has come, the object has not."""
     with answering(account, b'HTTP/1.1 201 Created\r\nContent-Length: 500\r\n\r\n{"kind') as api:
         api.send("POST", "/api/v1/nodes", NODE)
@@ -201,7 +201,7 @@ def test_what_the_server_has_done_is_done_though_its_answer_breaks_off(account: 
         (b'HTTP/1.1 500 No\r\nContent-Length: 500\r\n\r\n{"kind', "HTTP status 500"),
     ],
 )
-def test_what_is_no_answer_is_an_error_as_any_other(account: Path, answer: bytes, message: str) -> None:
+def test_what_is_no_answer_is_an_error_as_any_other(account: Path, answer: bytes, message: str):
     """Nothing, something else, or a refusal that breaks off."""
     with answering(account, answer) as api:
         assert message in str(refused(api))
@@ -215,7 +215,7 @@ DRIP = b" " * 600  # two minutes, each byte well within the deadline of one seco
     [b"", b"HTTP/1.1 200 OK\r\nX: ", b"HTTP/1.1 200 OK\r\nContent-Length: 90\r\n\r\n"],
     ids=["status", "headers", "body"],
 )
-def test_an_answer_that_drips_ends(account: Path, head: bytes) -> None:
+def test_an_answer_that_drips_ends(account: Path, head: bytes):
     """The deadline is the whole answer's: a socket's begins again with each byte."""
     with answering(account, head, DRIP, 1.0) as api:
         began = time.monotonic()
@@ -227,7 +227,7 @@ def test_an_answer_that_drips_ends(account: Path, head: bytes) -> None:
 @pytest.mark.parametrize(
     "head", [b"HTTP/1.1 200 OK\r\nX: ", b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\n"]
 )
-def test_a_watch_that_drips_ends(account: Path, head: bytes) -> None:
+def test_a_watch_that_drips_ends(account: Path, head: bytes):
     """After the seconds that were asked for, and the deadline."""
     with answering(account, head, DRIP, 1.0) as api:
         began = time.monotonic()
@@ -244,7 +244,7 @@ LONG = b'{"type":"ADDED","object":{"x":"%s"}}' % (b"x" * 3_000)
     [b"[" * 100_000, b'{"type":"ADDED","object":[]}', b'{"type":"ERROR","object":[]}', b"[]", LONG],
     ids=["deep", "list", "error", "no-event", "long"],
 )
-def test_a_watch_of_something_else_is_an_error_as_any_other(account: Path, line: bytes, monkeypatch) -> None:
+def test_a_watch_of_something_else_is_an_error_as_any_other(account: Path, line: bytes, monkeypatch):
     """As deep as Python cannot read, of other shapes, or without an end."""
     monkeypatch.setattr(incluster, "LARGEST", 2_000 if line == LONG else 1 << 20)
     answer = b"HTTP/1.1 200 OK\r\n\r\n" + line + b"\n"
@@ -252,7 +252,7 @@ def test_a_watch_of_something_else_is_an_error_as_any_other(account: Path, line:
         list(api.watch("/api/v1/nodes?fieldSelector=x", 1))
 
 
-def test_a_request_that_misses_its_deadline_is_dropped(account: Path) -> None:
+def test_a_request_that_misses_its_deadline_is_dropped(account: Path):
     """By a reset: the kernel would go on to deliver it for minutes."""
     context, certificate = tls.server(account / "slow.pem")
     (account / "ca.crt").write_text(certificate)
@@ -270,6 +270,6 @@ def test_a_request_that_misses_its_deadline_is_dropped(account: Path) -> None:
             assert raw.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) == errno.ECONNRESET
 
 
-def test_a_strict_python_takes_an_old_clusters_ca(api: InCluster) -> None:
+def test_a_strict_python_takes_an_old_clusters_ca(api: InCluster):
     """Python 3.13 refuses CAs without key identifiers unless told not to."""
     assert not api._connect()._context.verify_flags & ssl.VERIFY_X509_STRICT  # type: ignore[attr-defined]

@@ -47,7 +47,7 @@ def written(path, *devices: object) -> None:
         {"-1": ["GPU-b", "GPU-a"]},  # of no NUMA node
     ],
 )
-def test_numa_nodes_do_not_matter(tmp_path, devices) -> None:
+def test_numa_nodes_do_not_matter(tmp_path, devices):
     """pkg/kubelet/cm/devicemanager/checkpoint of Kubernetes 1.23 and 1.36."""
     written(tmp_path / "file", devices)
     assert entries(tmp_path / "file") == (has("c0", "GPU-a", "GPU-b"),)
@@ -67,7 +67,7 @@ def test_numa_nodes_do_not_matter(tmp_path, devices) -> None:
         ({}, ""),
     ],
 )
-def test_the_gpu_that_a_plugin_named_in_its_answer_is_read(tmp_path, envs, index) -> None:
+def test_the_gpu_that_a_plugin_named_in_its_answer_is_read(tmp_path, envs, index):
     """gpushare's ids do not say which; the kubelet keeps the answer as it came.
 
     The first two are its real plugin's (commit 45fb8b8): the kubelet asked for a pod that its annotation places on GPU 0, and the
@@ -82,13 +82,13 @@ def test_the_gpu_that_a_plugin_named_in_its_answer_is_read(tmp_path, envs, index
     assert [entry.index for entry in entries(tmp_path / "file")] == [index]
 
 
-def test_a_kubelet_before_1_20_is_not_believed(tmp_path) -> None:
+def test_a_kubelet_before_1_20_is_not_believed(tmp_path):
     """Pods that have ended stay in its record until it gives devices again (Kubernetes 1.10 to 1.15): perhaps for ever."""
     written(tmp_path / "file", ["GPU-a", "GPU-b"])
     assert entries(tmp_path / "file") == (has("c0"),)
 
 
-def test_no_file_and_no_pods_are_nothing(tmp_path) -> None:
+def test_no_file_and_no_pods_are_nothing(tmp_path):
     """Of a new node, and of one without pods that have devices."""
     assert entries(tmp_path / "file") == ()
     written(tmp_path / "file")
@@ -102,13 +102,13 @@ def test_no_file_and_no_pods_are_nothing(tmp_path) -> None:
         {"PodDeviceEntries": None, "RegisteredDevices": {GPU: ["GPU-a"]}},
     ],
 )
-def test_an_old_kubelets_record_counts_for_nothing(tmp_path, written) -> None:
+def test_an_old_kubelets_record_counts_for_nothing(tmp_path, written):
     """As 1.8.15 and 1.9.11 wrote it; it would have pods that ended long ago."""
     (tmp_path / "file").write_text(json.dumps(written))
     assert entries(tmp_path / "file") == ()
 
 
-def test_the_order_is_always_the_same(tmp_path) -> None:
+def test_the_order_is_always_the_same(tmp_path):
     """The kubelet's is another one each time."""
     written(tmp_path / "file", {"0": ["GPU-a"]}, {"0": ["GPU-b"]})
     once = entries(tmp_path / "file")
@@ -119,7 +119,7 @@ def test_the_order_is_always_the_same(tmp_path) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"Data": {"PodDeviceEntries": [{"PodUID": "1"}]}}'])
-def test_what_is_no_record_is_an_error(tmp_path, text) -> None:
+def test_what_is_no_record_is_an_error(tmp_path, text):
     """Not a node whose devices are all free."""
     (tmp_path / "file").write_text(text)
     with pytest.raises(ValueError):  # noqa: PT011 (json has words of its own)
@@ -129,19 +129,19 @@ def test_what_is_no_record_is_an_error(tmp_path, text) -> None:
 @pytest.mark.parametrize(
     "text", ["[]", "[" * 9999, '{"Data": {"RegisteredDevices": {"nvidia.com/gpu": 1.5}}}']
 )
-def test_what_registers_no_units_is_an_error(text) -> None:
+def test_what_registers_no_units_is_an_error(text):
     with pytest.raises(ValueError, match="not a device checkpoint"):
         healthy_ids(text)
 
 
-def test_a_device_that_a_pod_uses_twice_counts_once() -> None:
+def test_a_device_that_a_pod_uses_twice_counts_once():
     """Init containers pass theirs on to the others, and to each other."""
     reported = [ContainerDevices(Pod("ml/train"), "main", GPU, ("GPU-a",))]
     entries = (has("load", "GPU-a", "GPU-b"), has("main", "GPU-a"), has("more", "GPU-b", "GPU-c"))
     assert unreported_entries(entries, reported) == (has("load", "GPU-b"), has("more", "GPU-c"))
 
 
-def test_a_pod_has_the_name_under_which_the_kubelet_tells_one_of_its_containers() -> None:
+def test_a_pod_has_the_name_under_which_the_kubelet_tells_one_of_its_containers():
     """The record has its UID alone, and the kubelet does not tell that."""
     reported = [
         ContainerDevices(Pod("ml/train"), "main", GPU, ("GPU-a",)),
@@ -160,6 +160,6 @@ def test_a_pod_has_the_name_under_which_the_kubelet_tells_one_of_its_containers(
         ({"Entries": {}}, {}),
     ],
 )
-def test_the_units_that_a_kubelet_counts_are_in_its_file(data, units) -> None:
+def test_the_units_that_a_kubelet_counts_are_in_its_file(data, units):
     """Healthy ones; kubelets before 1.11 wrote another file."""
     assert healthy_ids(json.dumps(data)) == units

@@ -124,12 +124,12 @@ async def test_a_folder_that_was_removed_is_followed_again(kubelet, plugin, sock
         '{"version": 1, "gpus": {"a": {}}}',
     ],
 )
-def test_another_file_is_refused(text: str) -> None:
+def test_another_file_is_refused(text: str):
     with pytest.raises(ValueError, match=r"is expected, in gpus|version|Expecting"):
         loads(text)
 
 
-def test_what_is_written_is_read() -> None:
+def test_what_is_written_is_read():
     assert loads(dumps({"GPU-b": CORDON, "GPU-a": CORDON})) == {"GPU-a": CORDON, "GPU-b": CORDON}
 
 

@@ -49,12 +49,12 @@ def render(taken: Any, *devices: Device, users: Any = (), xids: Any = None) -> s
     return asyncio.run(page(taken, devices, users, xids or {}, "gpu-01", Calls()))
 
 
-def test_values_have_the_units_of_dcgm() -> None:
+def test_values_have_the_units_of_dcgm():
     """MiB, W, MHz, mJ; the stand-in has no temperature."""
     assert read_figures(handles(FULL), "GPU-a") == ALL
 
 
-def test_what_a_gpu_does_not_report_is_left_out() -> None:
+def test_what_a_gpu_does_not_report_is_left_out():
     """No ECC, energy, NVLinks or memory of its own; of one that is lost there is nothing."""
     bare = Gpu("GPU-b", memory=None)
     missing = ("ECC", "ENERGY", "nvlink", "FB_")
@@ -67,12 +67,12 @@ def test_what_a_gpu_does_not_report_is_left_out() -> None:
     assert read_figures(handles(bare), "GPU-gone") == {}
 
 
-def test_every_name_has_its_type_and_help() -> None:
+def test_every_name_has_its_type_and_help():
     """And none is there that nobody reads; those of DCGM have its units in their help."""
     assert set(dcgm.HELP) == {*ALL, "DCGM_FI_DEV_GPU_TEMP", "DCGM_FI_DEV_XID_ERRORS"}
 
 
-def test_labels_are_those_of_the_dcgm_exporter() -> None:
+def test_labels_are_those_of_the_dcgm_exporter():
     text = render(handles(FULL), make_device("GPU-a"), xids={"GPU-a": 79})
     labels = 'gpu="0",UUID="GPU-a",pci_bus_id="00000000:30:00.0",device="nvidia0",modelName="Tesla P100",Hostname="gpu-01"'
     assert "# HELP DCGM_FI_DEV_POWER_USAGE Power draw (in W).\n# TYPE DCGM_FI_DEV_POWER_USAGE gauge\n" in text
@@ -86,7 +86,7 @@ def user(name: str, gpu: str, resource: str = "nvidia.com/gpu") -> Any:
     return ("pod_devices", labels, 1.0)
 
 
-def test_a_gpu_has_a_line_for_each_container_that_has_it() -> None:
+def test_a_gpu_has_a_line_for_each_container_that_has_it():
     """Once where it has several units of it, or two resources; a MIG device's pod does not have the whole GPU."""
     taken = handles(Gpu("GPU-a"), Gpu("GPU-b", minor=1))
     users = [
@@ -103,7 +103,7 @@ def test_a_gpu_has_a_line_for_each_container_that_has_it() -> None:
     ]
 
 
-def test_a_gpu_that_hangs_costs_its_own_figures_alone(monkeypatch) -> None:
+def test_a_gpu_that_hangs_costs_its_own_figures_alone(monkeypatch):
     monkeypatch.setattr(dcgm, "DEADLINE", 0.05)
     free = threading.Event()
     taken = handles(Gpu("GPU-a"), Gpu("GPU-b", minor=1))
@@ -118,7 +118,7 @@ def test_a_gpu_that_hangs_costs_its_own_figures_alone(monkeypatch) -> None:
     assert 'UUID="GPU-a"' not in text
 
 
-async def test_a_scrape_has_them_with_pods_and_the_last_xid(kubelet, plugin, sockets) -> None:
+async def test_a_scrape_has_them_with_pods_and_the_last_xid(kubelet, plugin, sockets):
     port, socket = free_port(), sockets / "pods.sock"
 
     settings = {
@@ -137,7 +137,7 @@ async def test_a_scrape_has_them_with_pods_and_the_last_xid(kubelet, plugin, soc
     assert body.count("# TYPE DCGM_FI_DEV_GPU_UTIL gauge\n") == 1
 
 
-def test_nothing_of_it_is_imported_before_a_scrape() -> None:
+def test_nothing_of_it_is_imported_before_a_scrape():
     """The plugin stays light where nobody asks for metrics."""
     script = "import sys, gpunode.deviceplugin.plugin; print('gpunode.deviceplugin.dcgm' in sys.modules)"
     ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)

@@ -35,7 +35,7 @@ def written(events: PendingEvents, now: float = NOW) -> list[tuple[str, Any]]:
     return writes
 
 
-def test_an_event_is_about_the_node_as_kubectl_describe_looks_for_it() -> None:
+def test_an_event_is_about_the_node_as_kubectl_describe_looks_for_it():
     """By kind, name and, as kubelets write it, the name as uid; in the namespace of what has none."""
     events = PendingEvents("gpu-01")
     events.add(XID, NOW)
@@ -52,7 +52,7 @@ def test_an_event_is_about_the_node_as_kubectl_describe_looks_for_it() -> None:
     assert body["source"] == {"component": "gpunode-device-plugin", "host": "gpu-01"}
 
 
-def test_what_is_said_again_is_counted() -> None:
+def test_what_is_said_again_is_counted():
     """One object whose count and time grow."""
     events = PendingEvents("gpu-01")
     events.add(XID, NOW)
@@ -64,7 +64,7 @@ def test_what_is_said_again_is_counted() -> None:
     assert (method, body["count"], body["lastTimestamp"]) == ("PATCH", 4, "2023-11-14T22:13:23Z")
 
 
-def test_many_similar_ones_become_one() -> None:
+def test_many_similar_ones_become_one():
     """As with client-go: after ten messages of one reason in ten minutes the next share an object."""
     events = PendingEvents("gpu-01")
     for number in range(SIMILAR + 5):
@@ -77,7 +77,7 @@ def test_many_similar_ones_become_one() -> None:
     assert [body["message"] for _, body in written(events, NOW + WITHIN + 1)] == ["later"]
 
 
-def test_a_storm_costs_the_api_server_little_and_loses_nothing() -> None:
+def test_a_storm_costs_the_api_server_little_and_loses_nothing():
     """A burst is written at once, then one every five minutes, each with the count it has by then."""
     events, writes = PendingEvents("gpu-01"), 0
     for second in range(1000):
@@ -88,7 +88,7 @@ def test_a_storm_costs_the_api_server_little_and_loses_nothing() -> None:
     assert body["count"] == 1000
 
 
-def test_an_event_that_the_cluster_has_forgotten_is_made_again() -> None:
+def test_an_event_that_the_cluster_has_forgotten_is_made_again():
     """They live for an hour there; the count begins again."""
     events = PendingEvents("gpu-01")
     events.add(XID, NOW)
@@ -101,7 +101,7 @@ def test_an_event_that_the_cluster_has_forgotten_is_made_again() -> None:
     assert again["firstTimestamp"] == "2023-11-15T00:13:20Z"
 
 
-def test_an_answer_that_was_lost_makes_no_second_object() -> None:
+def test_an_answer_that_was_lost_makes_no_second_object():
     """The retry finds its own object there."""
     events = PendingEvents("gpu-01")
     events.add(XID, NOW)
@@ -112,7 +112,7 @@ def test_an_answer_that_was_lost_makes_no_second_object() -> None:
     assert events.due(NOW) is None
 
 
-def test_what_is_remembered_is_bounded() -> None:
+def test_what_is_remembered_is_bounded():
     """However long the API server is away; the latest is kept."""
     events = PendingEvents("gpu-01")
     for number in range(3 * KEPT):
@@ -121,7 +121,7 @@ def test_what_is_remembered_is_bounded() -> None:
     assert NodeEvent(f"Reason{3 * KEPT - 1}", "x") in events._events
 
 
-def test_names_fit_the_cluster_however_long_the_nodes_is() -> None:
+def test_names_fit_the_cluster_however_long_the_nodes_is():
     """253 characters at most, and none twice."""
     events = PendingEvents("n" * 253)
     for number in range(SIMILAR):
@@ -192,14 +192,14 @@ NO_DRIVER = Reason("driver-not-loaded", "NVML: Driver Not Loaded")
     ],
     ids=["start", "same", "xid", "well again", "no driver", "driver", "gone", "repartitioned"],
 )
-def test_what_is_news(before: Snapshot, after: Snapshot, messages: list[str]) -> None:
+def test_what_is_news(before: Snapshot, after: Snapshot, messages: list[str]):
     """What happened to which GPU, and what to do; nothing where nothing happened."""
     assert [
         f"{event.type} {event.reason} {event.message}" for event in events_between(before, after)
     ] == messages
 
 
-def test_what_is_merely_not_offered_any_more_is_no_news() -> None:
+def test_what_is_merely_not_offered_any_more_is_no_news():
     """Another MIG strategy, or a GPU that is being cut: it is still there, nor is it well again."""
     unhealthy = Snapshot(BOTH, WELL.units, {GPU0.uuid: XID_79})
     idle = Snapshot(BOTH, {"nvidia.com/gpu": 1}, idle=frozenset({GPU0.uuid}))

@@ -16,14 +16,14 @@ from .test_metrics import free_port, get
 from .test_podresources import Lister, pod
 
 
-def test_a_reading_lacks_what_nvml_does_not_say() -> None:
+def test_a_reading_lacks_what_nvml_does_not_say():
     """A temperature that the GPU does not report, and everything of one that is lost."""
     taken = handles(Gpu("GPU-b", error=NVML_ERROR_GPU_IS_LOST), Gpu("GPU-a", pids=(1, 2)))
     assert read_gpu(taken, "GPU-a") == {"used": 4 * GIB, "utilization": 97, "processes": 2}
     assert read_gpu(taken, "GPU-b") == read_gpu(taken, "GPU-gone") == {}
 
 
-async def test_the_probes_port_serves_the_page(kubelet, plugin, sockets) -> None:
+async def test_the_probes_port_serves_the_page(kubelet, plugin, sockets):
     """With each container that has a GPU, and without metrics being asked for."""
     port, socket = free_port(), sockets / "pods.sock"
 
@@ -46,7 +46,7 @@ async def test_the_probes_port_serves_the_page(kubelet, plugin, sockets) -> None
         assert first.driver == second.driver != ""
 
 
-def test_users_of_mig_devices_are_those_of_their_gpu() -> None:
+def test_users_of_mig_devices_are_those_of_their_gpu():
     gpu = Device("GPU-a", "0", "A100", "GPU-a", "", 0)
     part = Device("MIG-1", "0:0", "A100", "GPU-a", "", 0, profile="1g.10gb")
     labels = {"namespace": "ml", "pod": "p", "container": "c", "resource": "nvidia.com/gpu", "gpu": "MIG-1"}
@@ -54,7 +54,7 @@ def test_users_of_mig_devices_are_those_of_their_gpu() -> None:
     assert users == {"GPU-a": (usage.User("ml/p", "c", "nvidia.com/gpu", 2),)}
 
 
-def test_since_is_when_the_device_became_unhealthy() -> None:
+def test_since_is_when_the_device_became_unhealthy():
     """Another reason, or another device, does not change it; a recovery ends it."""
     state = NodeState()
     state.set_health("GPU-a", Reason("xid-79", "Xid 79"))
@@ -67,7 +67,7 @@ def test_since_is_when_the_device_became_unhealthy() -> None:
     assert set(state.since) == {"GPU-b"}
 
 
-def test_the_document_is_read_as_it_was_written() -> None:
+def test_the_document_is_read_as_it_was_written():
     user = usage.User("ml/p", "c", "r", 1)
     gpus = (
         usage.Gpu(
@@ -90,13 +90,13 @@ def test_the_document_is_read_as_it_was_written() -> None:
     assert usage.loads(usage.dumps(gpus)) == gpus
 
 
-def test_the_first_plugins_document_is_read() -> None:
+def test_the_first_plugins_document_is_read():
     """It names no driver."""
     first = '{"version":1,"gpus":[{"uuid":"GPU-a","index":"0","name":"P100","memory":1,"users":null,"unhealthy":null}]}'
     assert usage.loads(first) == (usage.Gpu("GPU-a", "0", "P100", 1),)
 
 
-def test_what_a_newer_plugin_adds_is_ignored() -> None:
+def test_what_a_newer_plugin_adds_is_ignored():
     """In the document and in each of its parts; the version is 2, whose new parts the first reader refused."""
     user = usage.User("ns/pod", "main", "nvidia.com/gpu", 1)
     offered = usage.Offered("nvidia.com/gpu", 1, "whole")
@@ -112,6 +112,6 @@ def test_what_a_newer_plugin_adds_is_ignored() -> None:
     "text",
     ["", "[]", "{}", '{"version":3,"gpus":[]}', '{"version":2,"gpus":[{"x":1}]}', '{"version":2,"gpus":[1]}'],
 )
-def test_another_document_is_refused(text: str) -> None:
+def test_another_document_is_refused(text: str):
     with pytest.raises(ValueError, match=r".*"):
         usage.loads(text)

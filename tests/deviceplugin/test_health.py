@@ -526,7 +526,7 @@ async def test_no_xid_is_missed_while_another_gpu_is_in_trouble(kubelet, plugin,
 
 
 @pytest.mark.parametrize(("seconds_ago", "pauses"), [(60.0, 0), (0.0, 1)])
-def test_a_gpu_that_fails_one_wait_after_another_makes_no_busy_loop(seconds_ago: float, pauses: int) -> None:
+def test_a_gpu_that_fails_one_wait_after_another_makes_no_busy_loop(seconds_ago: float, pauses: int):
     """The first failure is no reason to pause: the other GPUs' events go on."""
     gpu = mock.Mock(uuid="GPU-a", failing=True, failed=time.monotonic() - seconds_ago)
     waiting = mock.Mock(gpus=[gpu])

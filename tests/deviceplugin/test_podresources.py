@@ -84,9 +84,7 @@ async def scrape(port: int) -> list[str]:
     return [line for line in lines if line.startswith("pod_")]
 
 
-async def test_every_containers_devices_are_reported_with_the_gpu_behind_them(
-    kubelet, plugin, sockets
-) -> None:
+async def test_every_containers_devices_are_reported_with_the_gpu_behind_them(kubelet, plugin, sockets):
     """Shares of one GPU are counted; the GPU is named, not the share. Others' resources are others' matter."""
     port, socket = free_port(), sockets / "pods.sock"
     lister = Lister(
@@ -109,7 +107,7 @@ async def test_every_containers_devices_are_reported_with_the_gpu_behind_them(
         assert lister.asked == 2  # the answer is still fresh
 
 
-async def test_allocations_do_not_wait_for_a_long_page(kubelet, plugin, sockets, monkeypatch) -> None:
+async def test_allocations_do_not_wait_for_a_long_page(kubelet, plugin, sockets, monkeypatch):
     """Of tens of thousands of units it takes a while to say whose they are."""
     port, socket = free_port(), sockets / "pods.sock"
     begun, go_on, given = threading.Event(), threading.Event(), podresources.pod_samples
@@ -131,7 +129,7 @@ async def test_allocations_do_not_wait_for_a_long_page(kubelet, plugin, sockets,
         assert await page == ["pod_resources_up{} 1"]
 
 
-def test_shares_count_for_their_gpu() -> None:
+def test_shares_count_for_their_gpu():
     """Two shares of one GPU are two units of it."""
     from gpunode.contract.offer import Device, Unit
 
@@ -144,7 +142,7 @@ def test_shares_count_for_their_gpu() -> None:
     assert (name, labels["gpu"], count) == ("pod_devices", "GPU-a", 2)
 
 
-def test_what_an_earlier_configuration_gave_counts_for_its_gpu_too() -> None:
+def test_what_an_earlier_configuration_gave_counts_for_its_gpu_too():
     """Not each piece of memory for itself: there may be thousands."""
     ids = [f"GPU-a:1:{n}" for n in range(3)] + ["GPU-a", "GPU-a::mps-0", "MIG-b::1", "GPU-c-_-5", "words"]
     answer = api.ListPodResourcesResponse(pod_resources=[pod("train", gpu=ids)])
@@ -160,7 +158,7 @@ def test_what_an_earlier_configuration_gave_counts_for_its_gpu_too() -> None:
 @pytest.mark.parametrize("how", ["nobody listens", "it hangs", "it knows no v1"])
 async def test_a_kubelet_that_does_not_tell_costs_only_that(
     kubelet, plugin, sockets, monkeypatch, caplog, how
-) -> None:
+):
     """The page comes, without pods; one line in the log, and all is as before when the kubelet tells again."""
     monkeypatch.setattr(podresources, "DEADLINE", 0.2)
     monkeypatch.setattr(podresources, "FRESH", 0.0)

@@ -101,7 +101,7 @@ def holding(name: str, container: str, *ids: str) -> podresources_pb2.PodResourc
     return podresources_pb2.PodResources(name=name, namespace="default", containers=[held])
 
 
-async def test_a_container_gets_the_gpu_that_it_was_promised(kubelet: Any, following: Any) -> None:
+async def test_a_container_gets_the_gpu_that_it_was_promised(kubelet: Any, following: Any):
     """Not the one that the plugin would choose, the fullest; and each container of a pod its own."""
     api = Bound(pod("two", 2, 3, on="n", **{ALLOCATION: '{"0":{"1":2},"1":{"0":3}}'}))
 
@@ -112,7 +112,7 @@ async def test_a_container_gets_the_gpu_that_it_was_promised(kubelet: Any, follo
     assert api.asked[0] == "/api/v1/pods?fieldSelector=spec.nodeName%3Dn&limit=500"
 
 
-async def test_equal_containers_get_one_promise_each(kubelet: Any, following: Any) -> None:
+async def test_equal_containers_get_one_promise_each(kubelet: Any, following: Any):
     """Which gets which does not matter; that both promises are kept does. A pod that ended waits for nothing."""
     api = Bound(
         pod("a", 2, on="n", **{INDEX: "1"}),
@@ -131,9 +131,7 @@ async def test_equal_containers_get_one_promise_each(kubelet: Any, following: An
         assert await chosen(kubelet, 2) == {"GPU-a": 2}  # nothing is promised any more: its own choice
 
 
-async def test_a_container_gets_memory_of_several_gpus_where_they_were_promised(
-    kubelet: Any, following: Any
-) -> None:
+async def test_a_container_gets_memory_of_several_gpus_where_they_were_promised(kubelet: Any, following: Any):
     """Else it is refused, as without an extender."""
     api = Bound(pod("wide", 4, gpus=2, on="n", **{ALLOCATION: '{"0":{"0":2,"1":2}}'}))
 
@@ -145,7 +143,7 @@ async def test_a_container_gets_memory_of_several_gpus_where_they_were_promised(
             await kubelet.allocate(*ids, resource=GPU_MEM)
 
 
-async def test_uneven_parts_that_an_annotation_names_are_not_given(kubelet: Any, following: Any) -> None:
+async def test_uneven_parts_that_an_annotation_names_are_not_given(kubelet: Any, following: Any):
     """One limit holds on each GPU: 3 units of one and 1 of the other would be 3 of each. Its memory is one GPU's then."""
     api = Bound(pod("wide", 4, on="n", **{ALLOCATION: '{"0":{"0":3,"1":1}}'}))
 
@@ -155,7 +153,7 @@ async def test_uneven_parts_that_an_annotation_names_are_not_given(kubelet: Any,
             await kubelet.allocate(*(f"GPU-a:1024:{n}" for n in range(3)), "GPU-b:1024:0", resource=GPU_MEM)
 
 
-async def test_memory_of_several_gpus_that_nobody_promised_is_refused(kubelet: Any, following: Any) -> None:
+async def test_memory_of_several_gpus_that_nobody_promised_is_refused(kubelet: Any, following: Any):
     """Here the promised GPU has no room left: a limit that holds on each GPU would give more than was asked for."""
     api = Bound(pod("a", 6, on="n", **{INDEX: "1"}))
 
@@ -164,9 +162,7 @@ async def test_memory_of_several_gpus_that_nobody_promised_is_refused(kubelet: A
             await chosen(kubelet, 6, *(f"GPU-b:1024:{n}" for n in range(4)))
 
 
-async def test_a_pod_that_the_kubelet_knew_first_is_waited_for(
-    kubelet: Any, following: Any, monkeypatch
-) -> None:
+async def test_a_pod_that_the_kubelet_knew_first_is_waited_for(kubelet: Any, following: Any, monkeypatch):
     """The plugin's watch may be behind the kubelet's."""
     monkeypatch.setattr(promised, "LATE", 30.0)
     api = Bound()
@@ -179,9 +175,7 @@ async def test_a_pod_that_the_kubelet_knew_first_is_waited_for(
 
 
 @pytest.mark.parametrize("why", ["no pod", "not placed", "full", "no answer", "API server away"])
-async def test_without_a_promise_that_can_be_kept_the_plugin_chooses(
-    kubelet: Any, following: Any, why: str
-) -> None:
+async def test_without_a_promise_that_can_be_kept_the_plugin_chooses(kubelet: Any, following: Any, why: str):
     """As it does without an extender: nothing fails for it."""
     api = Bound(
         *([] if why == "no pod" else [pod("a", 3, on="n", **({} if why == "not placed" else {INDEX: "1"}))])
@@ -195,7 +189,7 @@ async def test_without_a_promise_that_can_be_kept_the_plugin_chooses(
         assert await chosen(kubelet, 3, *used) == {"GPU-a": 3}
 
 
-async def test_each_gpus_memory_is_published_as_the_extender_reads_it(kubelet: Any, plugin: Any) -> None:
+async def test_each_gpus_memory_is_published_as_the_extender_reads_it(kubelet: Any, plugin: Any):
     """Its own size, whether it is Unhealthy; the plugin's end takes only its status away."""
     api = FakeApiServer()
     path = "/api/v1/nodes/n"
@@ -232,7 +226,7 @@ async def test_each_gpus_memory_is_published_as_the_extender_reads_it(kubelet: A
 
 async def test_a_container_on_another_gpu_is_published_with_an_event_until_it_is_noted(
     following: Any, monkeypatch
-) -> None:
+):
     """The kubelet's record is the truth; the extender reads it beside the GPUs' sizes."""
     monkeypatch.setattr(promised, "TICK", 0.05)
     server, path = FakeApiServer(), "/api/v1/nodes/n"
@@ -257,9 +251,7 @@ async def test_a_container_on_another_gpu_is_published_with_an_event_until_it_is
     assert "Container c0 of pod default/a has memory of GPU 1 " in event["message"]
 
 
-def test_containers_are_compared_at_once_when_pods_change_and_less_often_while_they_do_not(
-    monkeypatch,
-) -> None:
+def test_containers_are_compared_at_once_when_pods_change_and_less_often_while_they_do_not(monkeypatch):
     """A pod that is gone is a change, too."""
     following = promised.Promised(Mock(), Mock(), Mock(), "n", GPU_MEM)
     following._bound.kind.seen(pod("a", 2, on="n"))
@@ -283,7 +275,7 @@ def test_containers_are_compared_at_once_when_pods_change_and_less_often_while_t
     assert compared == [1, 2, 4, 8, 16, 32, 60, 61, 63, 67]
 
 
-def test_whatever_the_order_each_gpu_gives_what_was_promised_of_it() -> None:
+def test_whatever_the_order_each_gpu_gives_what_was_promised_of_it():
     """1,000 by chance: kubelets take pods in any order, and pods end, which the API server may not say yet."""
     chance = random.Random(1000)
     for schedule in range(1000):

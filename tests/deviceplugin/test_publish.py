@@ -67,9 +67,7 @@ def gpu_ready(api: FakeApiServer) -> tuple[str, str, str] | None:
     return (own["status"], own["reason"], own["message"]) if own else None
 
 
-async def test_the_condition_follows_a_fault_and_is_removed_at_the_end(
-    kubelet, plugin, api, publisher
-) -> None:
+async def test_the_condition_follows_a_fault_and_is_removed_at_the_end(kubelet, plugin, api, publisher):
     """False with the code of the status and the GPU's UUID; by itself True again; without a change nothing is written."""
     gpu = Gpu("GPU-a")
 
@@ -97,7 +95,7 @@ def look(pending: PendingCondition, ready: Condition, now: float, notes: dict[st
     pending.read({"metadata": {"annotations": notes}})
 
 
-def test_a_condition_keeps_the_time_of_its_last_change() -> None:
+def test_a_condition_keeps_the_time_of_its_last_change():
     pending = PendingCondition("a")
     ready = Condition("True", "ready", "all GPUs are healthy")
     look(pending, ready, 0.0, {})
@@ -118,7 +116,7 @@ def test_a_condition_keeps_the_time_of_its_last_change() -> None:
     assert write.body["status"]["conditions"][0]["lastTransitionTime"] == "1970-01-01T00:01:39Z"
 
 
-def test_an_acceptance_that_runs_out_ends_the_condition_at_its_time_and_a_new_one_is_seen_soon() -> None:
+def test_an_acceptance_that_runs_out_ends_the_condition_at_its_time_and_a_new_one_is_seen_soon():
     pending = PendingCondition("a")
 
     def accepted(until: str | None) -> str:
@@ -154,9 +152,7 @@ def test_an_acceptance_that_runs_out_ends_the_condition_at_its_time_and_a_new_on
     assert shown(7200.0, second) == ("False", "1970-01-01T02:00:00Z")
 
 
-async def test_the_condition_has_the_acceptance_of_the_nodes_annotation(
-    kubelet, plugin, api, publisher
-) -> None:
+async def test_the_condition_has_the_acceptance_of_the_nodes_annotation(kubelet, plugin, api, publisher):
     note = {
         "kind": "gpunode-acceptance", "version": 1, "level": "standard", "verdict": "accepted",
         "at": "2026-11-26T00:00:00Z", "until": "9999-12-26T00:00:00Z",
@@ -174,9 +170,7 @@ def lost_by(api: FakeApiServer) -> list[tuple[str, str, bool]] | None:
     return [(lost.device, lost.code, lost.listed) for lost in loads(text).lost] if text else None
 
 
-async def test_an_xid_and_the_recovery_are_events_and_in_the_annotation(
-    kubelet, plugin, api, publisher
-) -> None:
+async def test_an_xid_and_the_recovery_are_events_and_in_the_annotation(kubelet, plugin, api, publisher):
     """The words say which GPU, what happened and what to do."""
     gpu = Gpu("GPU-a")
 
@@ -195,7 +189,7 @@ async def test_an_xid_and_the_recovery_are_events_and_in_the_annotation(
         await api.until(lambda: lost_by(api) == [])
 
 
-async def test_a_gpu_that_is_cut_into_mig_devices_is_not_called_gone(kubelet, plugin, api, publisher) -> None:
+async def test_a_gpu_that_is_cut_into_mig_devices_is_not_called_gone(kubelet, plugin, api, publisher):
     """With the strategy mixed it is offered no more, but it is there; a MIG device that is no more is told."""
     gpu = Gpu("GPU-a", name="NVIDIA H100 80GB HBM3")
 
@@ -211,7 +205,7 @@ async def test_a_gpu_that_is_cut_into_mig_devices_is_not_called_gone(kubelet, pl
 
 async def test_a_gpu_of_which_nothing_is_offered_is_an_event_and_in_the_annotation(
     kubelet, plugin, api, publisher
-) -> None:
+):
     """MIG is on, and nothing was cut: the usual state after a reboot. What to do is said, and that it was done."""
     gpu = Gpu("GPU-a", mig=[])
 
@@ -228,7 +222,7 @@ async def test_a_gpu_of_which_nothing_is_offered_is_an_event_and_in_the_annotati
 
 async def test_a_gpu_that_is_lost_before_the_start_is_an_event_and_in_the_annotation(
     kubelet, plugin, api, publisher
-) -> None:
+):
     """It has no UUID to tell; that it is back is said too."""
     lost = Gpu("GPU-a", error=pynvml.NVML_ERROR_GPU_IS_LOST)
 
@@ -243,7 +237,7 @@ async def test_a_gpu_that_is_lost_before_the_start_is_an_event_and_in_the_annota
 
 async def test_gpus_that_cannot_be_counted_are_reported_and_nvml_is_started_again(
     kubelet, plugin, api, publisher
-) -> None:
+):
     """NVML started, but tells nothing: the reason is no secret of the log, and starting it again may help."""
     nvml = FakeNvml(Gpu("GPU-a"))
     number, started = nvml.nvmlDeviceGetCount, nvml.nvmlInit
@@ -267,7 +261,7 @@ async def test_gpus_that_cannot_be_counted_are_reported_and_nvml_is_started_agai
     assert len(starts) == 2
 
 
-async def test_a_driver_that_is_missing_is_reported_and_that_it_came(kubelet, plugin, api, publisher) -> None:
+async def test_a_driver_that_is_missing_is_reported_and_that_it_came(kubelet, plugin, api, publisher):
     """A node that waits for its driver says so where people look: at the node."""
     nvml = FakeNvml(Gpu("GPU-a"), init_error=pynvml.NVML_ERROR_DRIVER_NOT_LOADED)
 
@@ -279,9 +273,7 @@ async def test_a_driver_that_is_missing_is_reported_and_that_it_came(kubelet, pl
         await api.until(lambda: api.said()[1:] == [("GPUsOffered", 1)])
 
 
-async def test_an_api_server_that_hangs_or_refuses_does_not_disturb(
-    kubelet, plugin, api, publisher, caplog
-) -> None:
+async def test_an_api_server_that_hangs_or_refuses_does_not_disturb(kubelet, plugin, api, publisher, caplog):
     """Health goes its way; one line in the log; what happened meanwhile is told when it can be."""
     api.hang, api.refuse = threading.Event(), NO
     gpu = Gpu("GPU-a")
@@ -304,7 +296,7 @@ async def test_an_api_server_that_hangs_or_refuses_does_not_disturb(
     assert "the API server accepts events again" in messages
 
 
-def test_what_the_api_server_finds_invalid_holds_nothing_up(api, publisher, caplog) -> None:
+def test_what_the_api_server_finds_invalid_holds_nothing_up(api, publisher, caplog):
     """It is named and left out; the next one is written."""
     api.refuse = ApiError(422, "metadata.name: Invalid value")
     with caplog.at_level(logging.WARNING, logger="gpunode.deviceplugin.cluster.writer"):
@@ -316,7 +308,7 @@ def test_what_the_api_server_finds_invalid_holds_nothing_up(api, publisher, capl
     assert "it is not written: metadata.name: Invalid value" in caplog.text
 
 
-def test_the_annotation_goes_with_the_plugin(api, publisher) -> None:
+def test_the_annotation_goes_with_the_plugin(api, publisher):
     """What is no longer kept up to date is not left there."""
     publisher._annotation.put((ANNOTATION, "{}"))
     api.wait(lambda: note(api) == "{}")
@@ -324,13 +316,13 @@ def test_the_annotation_goes_with_the_plugin(api, publisher) -> None:
     assert api.objects[NODE]["metadata"]["annotations"] == {}
 
 
-def test_a_plugin_that_publishes_no_status_removes_none(api) -> None:
+def test_a_plugin_that_publishes_no_status_removes_none(api):
     """Its annotation has the sizes alone."""
     Publisher(None, Writer(api, PendingAnnotation("gpu-01"), "annotation"), status=False).close()
     assert api.requests == []
 
 
-def test_annotations_are_written_again_on_a_node_that_may_be_a_new_one() -> None:
+def test_annotations_are_written_again_on_a_node_that_may_be_a_new_one():
     """All of them, whichever changed last; also after the clock was set back."""
     pending = PendingAnnotation("a")
     assert pending.due(0.0) is None
@@ -342,7 +334,7 @@ def test_annotations_are_written_again_on_a_node_that_may_be_a_new_one() -> None
         assert due(pending, now).body == {"metadata": {"annotations": {"status": "text", "memory": "text"}}}
 
 
-def test_last_words_are_reported_and_not_waited_for_long(api, publisher) -> None:
+def test_last_words_are_reported_and_not_waited_for_long(api, publisher):
     """What is said just before the end is written if that goes at once; an API server that is away is left."""
     publisher.publish_event(NodeEvent("GPUsNotOffered", "the end"))
     publisher.close()
@@ -355,7 +347,7 @@ def test_last_words_are_reported_and_not_waited_for_long(api, publisher) -> None
     assert not later.is_alive()
 
 
-def test_nothing_is_said_that_the_configuration_does_not_ask_for() -> None:
+def test_nothing_is_said_that_the_configuration_does_not_ask_for():
     """No thread that could."""
     silent = Publisher.of(Config(node_name="gpu-01"), {})
     silent.publish_event(NodeEvent("R", "x"))
@@ -363,7 +355,7 @@ def test_nothing_is_said_that_the_configuration_does_not_ask_for() -> None:
     silent.close()
 
 
-def test_a_refused_configuration_is_told_until_one_is_accepted(publisher, caplog) -> None:
+def test_a_refused_configuration_is_told_until_one_is_accepted(publisher, caplog):
     """A start again with the earlier configuration, by SIGHUP, does not make the file valid."""
 
     def refusal() -> Reason | None:
@@ -377,16 +369,14 @@ def test_a_refused_configuration_is_told_until_one_is_accepted(publisher, caplog
     assert refusal() is None
 
 
-def test_whose_node_it_is_must_be_known() -> None:
+def test_whose_node_it_is_must_be_known():
     """Better than events about a node without a name."""
     with pytest.raises(BadConfig, match=r"--node-name \(NODE_NAME\) is not set"):
         read(["--node-events"], {})
     assert read(["--node-events"], {"NODE_NAME": "gpu-01"}).node_name == "gpu-01"
 
 
-async def test_an_unhealthy_gpu_stays_unhealthy_when_the_plugin_starts_again(
-    kubelet, plugin, api, publisher
-) -> None:
+async def test_an_unhealthy_gpu_stays_unhealthy_when_the_plugin_starts_again(kubelet, plugin, api, publisher):
     """A changed configuration is no cure: Unhealthy from the first list on, until the quiet time is over, told once."""
     health: dict[str, Health] = {}
 
@@ -405,7 +395,7 @@ async def test_an_unhealthy_gpu_stays_unhealthy_when_the_plugin_starts_again(
     await api.until(lambda: api.said() == [("GPUUnhealthy", 1)])
 
 
-async def test_an_xid_soon_after_a_start_again_counts(kubelet, plugin) -> None:
+async def test_an_xid_soon_after_a_start_again_counts(kubelet, plugin):
     """The watches of before may not have ended yet; what they hear is not theirs any more."""
     health: dict[str, Health] = {}
     gpus = [Gpu(f"GPU-{number}", minor=number) for number in range(8)]

@@ -75,7 +75,7 @@ def sick(kubelet: FakeKubelet, resource: str = GPU_MEM) -> set[str]:
     return {unit for unit, health in kubelet.devices(resource).items() if health == "Unhealthy"}
 
 
-async def test_a_gpu_that_a_pod_has_whole_is_given_by_memory_when_the_pod_is_gone(kubelet, after) -> None:
+async def test_a_gpu_that_a_pod_has_whole_is_given_by_memory_when_the_pod_is_gone(kubelet, after):
     """Unhealthy from the first list on, and refused with the reason; then Healthy, with no restart and no more questions."""
     async with after(NAMESAKE, TRAIN, **BY_MEMORY) as lister:
         await kubelet.until(lambda: kubelet.devices(GPU_MEM))
@@ -93,9 +93,7 @@ async def test_a_gpu_that_a_pod_has_whole_is_given_by_memory_when_the_pod_is_gon
 @pytest.mark.parametrize(
     ("envs", "reserved"), [({"ALIYUN_COM_GPU_MEM_IDX": "1"}, {"GPU-b"}), ({}, {"GPU-a", "GPU-b"})]
 )
-async def test_a_pod_of_gpushare_keeps_the_gpu_that_its_plugin_gave_it(
-    kubelet, after, envs, reserved
-) -> None:
+async def test_a_pod_of_gpushare_keeps_the_gpu_that_its_plugin_gave_it(kubelet, after, envs, reserved):
     """Its plugin gives equal pods each other's GPUs, so their annotations do not say which; the kubelet keeps its answer."""
     ids = ["GPU-a-_-0", "GPU-a-_-1"]
 
@@ -111,9 +109,7 @@ async def test_a_pod_of_gpushare_keeps_the_gpu_that_its_plugin_gave_it(
         await kubelet.until(lambda: not sick(kubelet))
 
 
-async def test_an_xid_counts_while_the_kubelet_is_waited_for(
-    kubelet, plugin, lists, monkeypatch, caplog
-) -> None:
+async def test_an_xid_counts_while_the_kubelet_is_waited_for(kubelet, plugin, lists, monkeypatch, caplog):
     """Before anything is offered: it would not come again. The first list has it."""
     ask = PodResources.ask
 
@@ -139,14 +135,14 @@ async def test_an_xid_counts_while_the_kubelet_is_waited_for(
         assert kubelet.plugins[GPU].lists[0] == {"GPU-a": "Unhealthy", "GPU-b": "Healthy"}
 
 
-async def test_held_units_are_preferred_last(kubelet, after) -> None:
+async def test_held_units_are_preferred_last(kubelet, after):
     """A kubelet that asks which units to take just before it hears of them takes others."""
     async with after(NAMESAKE, TRAIN, **BY_MEMORY):
         every = list(await kubelet.until(lambda: kubelet.devices(GPU_MEM)))
         assert set(await kubelet.prefer(every, [], 2, GPU_MEM)).isdisjoint(A)
 
 
-async def test_where_nothing_is_held_the_kubelet_is_asked_twice_and_no_more(kubelet, after) -> None:
+async def test_where_nothing_is_held_the_kubelet_is_asked_twice_and_no_more(kubelet, after):
     """Before the devices are offered and soon after, and again when there are others."""
     nvml = gpus()
     async with after(NAMESAKE, TRAIN, nvml=nvml) as lister:
@@ -158,9 +154,7 @@ async def test_where_nothing_is_held_the_kubelet_is_asked_twice_and_no_more(kube
         await lister.until(4)
 
 
-async def test_a_kubelet_that_starts_again_and_knows_no_pods_yet_has_forgotten_nothing(
-    kubelet, after
-) -> None:
+async def test_a_kubelet_that_starts_again_and_knows_no_pods_yet_has_forgotten_nothing(kubelet, after):
     """Its first lists are empty, or lack some, until the API server has told it; its record has all, and stays."""
     kubelet.given = [Entry("1-2-3", "main", GPU, ["GPU-a"])]
     kubelet.write_down()
@@ -185,7 +179,7 @@ def alive(kubelet: FakeKubelet, lister: Lister, *uids: str) -> None:
     lister.asking = forget
 
 
-async def test_what_an_init_container_has_is_held_back_until_its_pod_is_gone(kubelet, after, caplog) -> None:
+async def test_what_an_init_container_has_is_held_back_until_its_pod_is_gone(kubelet, after, caplog):
     """The kubelet does not tell of it, but has written it down; it writes anew when it gets a list, and not before."""
     with caplog.at_level(logging.INFO, logger=reclaim.__name__):
         kubelet.given = [Entry("1-2-3", "load", GPU, ["GPU-a"])]
@@ -206,7 +200,7 @@ async def test_what_an_init_container_has_is_held_back_until_its_pod_is_gone(kub
     assert [line.partition(":")[0] for line in lines] == ["reserved", "no longer reserved"]
 
 
-async def test_a_pod_that_ended_after_the_kubelet_wrote_is_not_spoken_of(kubelet, after, caplog) -> None:
+async def test_a_pod_that_ended_after_the_kubelet_wrote_is_not_spoken_of(kubelet, after, caplog):
     """What it had comes back at once, when the kubelet has written anew."""
     with caplog.at_level(logging.INFO, logger=reclaim.__name__):
         kubelet.given = [Entry("1-2-3", "main", GPU, ["GPU-a"])]
@@ -218,9 +212,7 @@ async def test_a_pod_that_ended_after_the_kubelet_wrote_is_not_spoken_of(kubelet
     assert [record.getMessage() for record in caplog.records if record.name == reclaim.__name__] == []
 
 
-async def test_a_record_that_cannot_be_read_is_reported_once_and_the_kubelet_believed(
-    kubelet, after, caplog
-) -> None:
+async def test_a_record_that_cannot_be_read_is_reported_once_and_the_kubelet_believed(kubelet, after, caplog):
     """It is the kubelet's own, and could change."""
     with caplog.at_level(logging.WARNING, logger=reclaim.__name__):
         kubelet.write_down = lambda: None
@@ -238,7 +230,7 @@ async def test_a_record_that_cannot_be_read_is_reported_once_and_the_kubelet_bel
     assert len(lines) == len(set(lines)) == 2
 
 
-async def test_what_is_held_stays_so_while_the_kubelet_does_not_tell(kubelet, plugin, lists) -> None:
+async def test_what_is_held_stays_so_while_the_kubelet_does_not_tell(kubelet, plugin, lists):
     """A kubelet that is down for a while, or too busy."""
     lister = Lister(NAMESAKE, TRAIN)
 
@@ -255,7 +247,7 @@ async def test_what_is_held_stays_so_while_the_kubelet_does_not_tell(kubelet, pl
                 await kubelet.until(lambda: not sick(kubelet))
 
 
-async def test_a_kubelet_that_only_starts_is_not_waited_for(kubelet, plugin, lists) -> None:
+async def test_a_kubelet_that_only_starts_is_not_waited_for(kubelet, plugin, lists):
     """Its record says what is held from the first list on."""
     lister = Lister(NAMESAKE, TRAIN)
 
@@ -274,9 +266,7 @@ async def test_a_kubelet_that_only_starts_is_not_waited_for(kubelet, plugin, lis
             await kubelet.until(lambda: not sick(kubelet))
 
 
-async def test_a_kubelet_that_tells_only_after_long_is_asked_soon_again(
-    kubelet, plugin, lists, monkeypatch
-) -> None:
+async def test_a_kubelet_that_tells_only_after_long_is_asked_soon_again(kubelet, plugin, lists, monkeypatch):
     """Not when the GPUs are looked for next, which is a minute later: until then they could be given twice."""
     monkeypatch.setattr(discovery, "RESCAN", 60.0)
 
@@ -292,7 +282,7 @@ async def test_a_kubelet_that_tells_only_after_long_is_asked_soon_again(
 @pytest.mark.parametrize("how", ["no socket", "no v1", "a clock set back"])
 async def test_a_kubelet_that_never_tells_is_not_waited_for(
     kubelet, plugin, lists, sockets, monkeypatch, caplog, how
-) -> None:
+):
     """Kubernetes before 1.20: all is offered at once, whatever it wrote, and the log says what to do instead."""
     monkeypatch.setattr(reclaim, "PATIENCE", 0.0)
 
@@ -309,7 +299,7 @@ async def test_a_kubelet_that_never_tells_is_not_waited_for(
     assert "drain this node before you change how its GPUs are shared" in line
 
 
-async def test_a_kubelet_that_starts_again_has_its_time_again(kubelet, sockets, lists, monkeypatch) -> None:
+async def test_a_kubelet_that_starts_again_has_its_time_again(kubelet, sockets, lists, monkeypatch):
     """Also where the clock was set back: by it alone, the kubelet would have no age."""
     checked = Reclaim(PodResources(str(lists)), NodeState(), lists, sockets / "kubelet.sock")
     never = []
@@ -323,7 +313,7 @@ async def test_a_kubelet_that_starts_again_has_its_time_again(kubelet, sockets, 
     assert never == [False, True, False, True]
 
 
-async def test_a_checkpoint_from_before_the_question_is_read_again_soon(kubelet, sockets, lists) -> None:
+async def test_a_checkpoint_from_before_the_question_is_read_again_soon(kubelet, sockets, lists):
     """It may have pods that have ended; what it still has after that is polled."""
     kubelet.given = [Entry("1-2-3", "main", GPU, ["GPU-a"])]
     kubelet.write_down()
@@ -339,7 +329,7 @@ async def test_a_checkpoint_from_before_the_question_is_read_again_soon(kubelet,
     assert [*pauses, checked._pause] == [reclaim.SOON, reclaim.SOON, reclaim.POLL]
 
 
-async def test_a_mig_device_is_not_given_while_its_gpu_is_held_as_a_whole(kubelet, after) -> None:
+async def test_a_mig_device_is_not_given_while_its_gpu_is_held_as_a_whole(kubelet, after):
     """Made while the plugin runs; the other GPU's is given."""
     part = "nvidia.com/mig-1g.10gb"
 
@@ -354,7 +344,7 @@ async def test_a_mig_device_is_not_given_while_its_gpu_is_held_as_a_whole(kubele
         await kubelet.until(lambda: not sick(kubelet, part))
 
 
-async def test_a_pod_that_went_long_ago_holds_nothing_back(kubelet, after) -> None:
+async def test_a_pod_that_went_long_ago_holds_nothing_back(kubelet, after):
     """Not what the kubelet told when it was asked last counts, but what it tells when there is a new device."""
     part = "nvidia.com/mig-1g.10gb"
 
@@ -369,9 +359,7 @@ async def test_a_pod_that_went_long_ago_holds_nothing_back(kubelet, after) -> No
         assert [*kubelet.plugins[part].lists] == [{"MIG-1": "Healthy"}]
 
 
-async def test_a_changed_configuration_file_holds_back_what_pods_have(
-    kubelet, sockets, lists, tmp_path
-) -> None:
+async def test_a_changed_configuration_file_holds_back_what_pods_have(kubelet, sockets, lists, tmp_path):
     """Whole, then shares, then whole again, with one pod of each time; the process goes on."""
     file = tmp_path / "config.yaml"
     sharing = "sharing: {timeSlicing: {resources: [{name: nvidia.com/gpu, replicas: 2}]}}\n"
@@ -411,7 +399,7 @@ def publisher(api) -> Iterator[Publisher]:
     made.close()
 
 
-async def test_it_is_reported_where_people_look(kubelet, after, api, publisher, caplog) -> None:
+async def test_it_is_reported_where_people_look(kubelet, after, api, publisher, caplog):
     """Events about the node, its annotation, a gauge, the log. The plugin is ready all the same: it may take days."""
     port = free_port()
 

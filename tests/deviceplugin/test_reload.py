@@ -48,7 +48,7 @@ def folder(path: Path, **files: str) -> Path:
 
 
 @tables.rows("chosen-files")
-def test_the_file_is_chosen_as_nvidias_config_manager_chooses(tmp_path, files, label, default, name) -> None:
+def test_the_file_is_chosen_as_nvidias_config_manager_chooses(tmp_path, files, label, default, name):
     """By the label, else by name, else the only one, else none at all."""
     there = folder(tmp_path / "config", **dict.fromkeys(files.split(), ""))
     assert choose_file(there, label, LABEL, default) == (str(there / name) if name else "")
@@ -61,14 +61,14 @@ def test_the_file_is_chosen_as_nvidias_config_manager_chooses(tmp_path, files, l
         ("", "c", "--default-config names c, which is not there"),
     ],
 )
-def test_a_name_that_is_not_there_is_reported_with_those_that_are(tmp_path, label, default, message) -> None:
+def test_a_name_that_is_not_there_is_reported_with_those_that_are(tmp_path, label, default, message):
     """Not silently another one."""
     with pytest.raises(BadConfig) as caught:
         choose_file(folder(tmp_path / "config", a="", b=""), label, LABEL, default)
     assert message in str(caught.value)
 
 
-async def test_a_file_that_did_not_change_is_not_read_again(tmp_path, caplog) -> None:
+async def test_a_file_that_did_not_change_is_not_read_again(tmp_path, caplog):
     file = tmp_path / "config"
     file.write_text(SHARED)
     source = ConfigSource([f"--config-file={file}"], {}, program="")
@@ -83,7 +83,7 @@ async def test_a_file_that_did_not_change_is_not_read_again(tmp_path, caplog) ->
         (["--config-dir=/etc/x", "--config-file=/etc/y"], "only one of them"),
     ],
 )
-def test_what_does_not_go_together_is_reported(flags, message) -> None:
+def test_what_does_not_go_together_is_reported(flags, message):
     """Before anything is asked."""
     with pytest.raises(BadConfig, match=message):
         ConfigSource(flags, {})
@@ -96,7 +96,7 @@ def api(monkeypatch) -> FakeApiServer:
     return FakeApiServer()
 
 
-def test_the_label_is_followed_over_a_lost_api_server(api, caplog) -> None:
+def test_the_label_is_followed_over_a_lost_api_server(api, caplog):
     """Meanwhile the last value stays; one line in the log; then what it has become."""
     api.label("gpu-01", config="a")
     label, seen = NodeLabel(api, "gpu-01"), queue.Queue[str]()
@@ -122,7 +122,7 @@ def test_the_label_is_followed_over_a_lost_api_server(api, caplog) -> None:
     assert seen.get(timeout=60) == ""
 
 
-def test_a_start_waits_for_the_label_only_where_it_can_come(api) -> None:
+def test_a_start_waits_for_the_label_only_where_it_can_come(api):
     """Who may not watch nodes is told so at once; an API server that is away is waited for."""
     api.fail(ApiError(403, "nodes is forbidden"))
     forbidden = NodeLabel(api, "gpu-01")
@@ -138,7 +138,7 @@ def test_a_start_waits_for_the_label_only_where_it_can_come(api) -> None:
     assert away.value == "a"
 
 
-async def test_a_start_that_waits_for_the_label_ends_when_told_to(kubelet, sockets, tmp_path) -> None:
+async def test_a_start_that_waits_for_the_label_ends_when_told_to(kubelet, sockets, tmp_path):
     """The first process of a container has to say so itself."""
     there = folder(tmp_path / "config", default="version: v1\n")
     account = tmp_path / "account"
@@ -161,7 +161,7 @@ def cluster(tmp_path) -> Iterator[Cluster]:
     made.close()
 
 
-async def test_the_nodes_label_chooses_while_the_plugin_runs(kubelet, sockets, tmp_path, cluster) -> None:
+async def test_the_nodes_label_chooses_while_the_plugin_runs(kubelet, sockets, tmp_path, cluster):
     """Another label and another ConfigMap are taken up at once; a label that names nothing disturbs nothing."""
     config = json.loads(cluster.kubeconfig.read_text())
     url = urlsplit(config["clusters"][0]["cluster"]["server"])
@@ -212,7 +212,7 @@ async def test_the_nodes_label_chooses_while_the_plugin_runs(kubelet, sockets, t
     assert (accepted["type"], accepted["count"]) == ("Normal", 1)
 
 
-def test_a_start_guesses_no_label(tmp_path, api, monkeypatch, caplog) -> None:
+def test_a_start_guesses_no_label(tmp_path, api, monkeypatch, caplog):
     """The API server is away for long: what the label would choose is waited for."""
     monkeypatch.setattr(incluster, "InCluster", lambda *_: api)
     monkeypatch.setattr(reload, "LABEL_DEADLINE", 0.01)
@@ -246,7 +246,7 @@ def test_a_start_guesses_no_label(tmp_path, api, monkeypatch, caplog) -> None:
         ),
     ],
 )
-def test_the_log_says_which_file_is_in_force(tmp_path, api, monkeypatch, caplog, label, line) -> None:
+def test_the_log_says_which_file_is_in_force(tmp_path, api, monkeypatch, caplog, label, line):
     """From the start on; that none is, too, as with a file that was forgotten the node would look right."""
     monkeypatch.setattr(incluster, "InCluster", lambda *_: api)
     api.label("gpu-01", **({"config": label} if label else {"other": "x"}))

@@ -84,7 +84,7 @@ SHARES, MPS_SHARES, PIECES = (
         (WHOLE, "GPU-a-_-3", GPU_MEM, {GPU: ["GPU-a", "GPU-b"]}),
     ],
 )
-def test_what_a_container_has_otherwise_is_not_given_to_another(now, held, resource, wait) -> None:
+def test_what_a_container_has_otherwise_is_not_given_to_another(now, held, resource, wait):
     """Under another resource, or by another id, the kubelet counts it as free."""
     assert waiting(now, has(resource, held)) == wait
 
@@ -104,7 +104,7 @@ CROSSED = tuple(replace(gpu, nodes=(f"/dev/nvidia{minor}",)) for gpu, minor in (
         ("0,1", (A, B), {"GPU-a", "GPU-b"}),
     ],
 )
-def test_a_pod_of_gpushare_reserves_the_gpu_that_its_plugin_gave_or_all(index, devices, gpus) -> None:
+def test_a_pod_of_gpushare_reserves_the_gpu_that_its_plugin_gave_or_all(index, devices, gpus):
     """As a whole: how much a unit of gpushare's was is not known."""
     reserved = reservations(offered(GIBS, *devices), devices, [replace(GPUSHARES, index=index)])
     assert {reservation.device for reservation in reserved} == gpus
@@ -131,7 +131,7 @@ def test_a_pod_of_gpushare_reserves_the_gpu_that_its_plugin_gave_or_all(index, d
         (SLICED, "example.com/fpga", ["f0", "", "GPU-a::b", "GPU-a:b:0", "GPU-a:1:b", "GPU-a:²:0"]),
     ],
 )
-def test_what_the_kubelet_counts_itself_is_left_to_it(now, resource, ids) -> None:
+def test_what_the_kubelet_counts_itself_is_left_to_it(now, resource, ids):
     assert waiting(now, has(resource, *ids)) == {}
 
 
@@ -145,7 +145,7 @@ def test_what_the_kubelet_counts_itself_is_left_to_it(now, resource, ids) -> Non
         (1024, [f"GPU-a:4096:{n}" for n in range(9)], 8),  # never more than there are
     ],
 )
-def test_another_chunk_holds_back_as_much_memory_as_containers_have(chunk, held, units) -> None:
+def test_another_chunk_holds_back_as_much_memory_as_containers_have(chunk, held, units):
     """No more: the rest of the GPU is free for others, and so are the other GPUs."""
     (ids,) = waiting(by_memory(chunk), has(GPU_MEM, *held)).values()
     assert len(ids) == units
@@ -153,20 +153,20 @@ def test_another_chunk_holds_back_as_much_memory_as_containers_have(chunk, held,
     assert not set(ids) & set(held)
 
 
-def test_another_name_holds_back_as_much_memory_too() -> None:
+def test_another_name_holds_back_as_much_memory_too():
     """Memory under another resource is the same memory."""
     wait = waiting(by_memory(1024, "example.com/mem"), has(GPU_MEM, "GPU-a:1024:0", "GPU-a:1024:1"))
     assert wait == {"example.com/mem": ["GPU-a:1024:6", "GPU-a:1024:7"]}
 
 
-def test_fewer_shares_are_no_more_than_configured_with_those_that_are_left_over() -> None:
+def test_fewer_shares_are_no_more_than_configured_with_those_that_are_left_over():
     """The share with the number 3 is not offered any more, and not counted: one of the others waits for it."""
     assert waiting(sliced(3), has(GPU, "GPU-a::3")) == {GPU: ["GPU-a::2"]}
     assert waiting(sliced(3), has(GPU, "GPU-a::3"), has(GPU, "GPU-a::2")) == {GPU: ["GPU-a::1"]}
     assert waiting(sliced(3), has(GPU, "GPU-a::3"), has(GPU, "GPU-a::4")) == {GPU: ["GPU-a::1", "GPU-a::2"]}
 
 
-def test_where_too_few_are_free_none_is_given_on() -> None:
+def test_where_too_few_are_free_none_is_given_on():
     """A share that becomes free is the one that another container has too much."""
     four = [has(GPU, f"GPU-a::{n}", pod=f"ml/{n}") for n in range(4)]
     assert waiting(sliced(2), *four) == {GPU: SHARES}
@@ -174,7 +174,7 @@ def test_where_too_few_are_free_none_is_given_on() -> None:
     assert waiting(sliced(2), *four[1:3]) == {GPU: ["GPU-a::0"]}
 
 
-def test_the_same_units_go_on_waiting() -> None:
+def test_the_same_units_go_on_waiting():
     """A unit that becomes free behind them does not take their place: the kubelet may have given one of them meanwhile."""
     train, other = has(GPU_MEM, "GPU-a:4096:0"), has(GPU_MEM, "GPU-a:1024:7", pod="ml/other")
     before = reservations(offered(by_memory(1024), A), (A,), [train, other])
@@ -204,12 +204,12 @@ PART = "nvidia.com/mig-1g.5gb"
         (MIXED, PART, "MIG-0::1", {PART: ["MIG-0"]}),
     ],
 )
-def test_mig_devices_wait_for_themselves_and_for_their_gpu(now, resource, held, wait) -> None:
+def test_mig_devices_wait_for_themselves_and_for_their_gpu(now, resource, held, wait):
     """And a GPU for its MIG devices."""
     assert waiting(now, has(resource, held), devices=(CUT, *PARTS)) == wait
 
 
-def test_the_reason_names_the_container_and_what_it_has() -> None:
+def test_the_reason_names_the_container_and_what_it_has():
     """A refused pod's event tells the user nothing else."""
     (reservation,) = reservations(offered(GIBS, A), (A,), [has(GPU, "GPU-a")])
     assert reservation == Reservation(

@@ -27,7 +27,7 @@ def hear(number: signal.Signals) -> None:
     os.kill(os.getpid(), number)
 
 
-def test_an_end_that_comes_while_the_work_is_being_ended_counts(signals: Signals) -> None:
+def test_an_end_that_comes_while_the_work_is_being_ended_counts(signals: Signals):
     """SIGTERM right behind SIGHUP: a pod's end comes once, and is not to wait for SIGKILL."""
 
     async def work() -> None:
@@ -40,7 +40,7 @@ def test_an_end_that_comes_while_the_work_is_being_ended_counts(signals: Signals
     assert asyncio.run(signals.run(work(), ConfigSource([], {}))) == "SIGTERM"
 
 
-def test_what_comes_between_two_works_is_heard_by_the_next(signals: Signals) -> None:
+def test_what_comes_between_two_works_is_heard_by_the_next(signals: Signals):
     """Nobody listens then, and the kernel's own answer to SIGHUP would be to end the process."""
 
     async def work() -> None:
@@ -51,7 +51,7 @@ def test_what_comes_between_two_works_is_heard_by_the_next(signals: Signals) -> 
         assert asyncio.run(signals.run(work(), ConfigSource([], {}))) == number.name
 
 
-def test_an_end_before_the_first_work_is_one_at_once(signals: Signals) -> None:
+def test_an_end_before_the_first_work_is_one_at_once(signals: Signals):
     """A start may wait for the API server, for long; SIGHUP ends nothing then."""
     hear(signal.SIGHUP)
     with pytest.raises(SystemExit) as ended:

@@ -60,12 +60,12 @@ def state(*devices: Device, config: Config | None = None) -> NodeState:
 
 
 @pytest.mark.parametrize("status", [WHOLE, EMPTY])
-def test_what_is_written_is_read(status: Status) -> None:
+def test_what_is_written_is_read(status: Status):
     assert loads(dumps(status)) == status
 
 
 @pytest.mark.parametrize("version", [2, 0, None, "1"])
-def test_another_version_is_refused_by_name(version: object) -> None:
+def test_another_version_is_refused_by_name(version: object):
     """None: a plugin from before there were versions."""
     with pytest.raises(UnknownVersion, match=f"status version {version}"):
         loads(json.dumps({**json.loads(dumps(EMPTY)), "version": version}))
@@ -82,13 +82,13 @@ def test_another_version_is_refused_by_name(version: object) -> None:
         pytest.param("[" * 100000, id="deep"),
     ],
 )
-def test_what_is_no_status_is_an_error_without_a_version(text: str) -> None:
+def test_what_is_no_status_is_an_error_without_a_version(text: str):
     with pytest.raises(ValueError, match=r".") as caught:
         loads(text)
     assert not isinstance(caught.value, UnknownVersion)
 
 
-def test_the_last_status_of_a_log_counts_whatever_was_logged_since() -> None:
+def test_the_last_status_of_a_log_counts_whatever_was_logged_since():
     lines = [
         f"2026-01-01T10:00:00Z INFO {MARK} {dumps(EMPTY)}",
         f"2026-01-01T10:00:01Z INFO {MARK} {dumps(WHOLE)}",
@@ -100,7 +100,7 @@ def test_the_last_status_of_a_log_counts_whatever_was_logged_since() -> None:
     assert find_last(lines[2]) is None
 
 
-def test_an_unhealthy_gpu_is_listed_and_one_that_is_not_offered_is_not() -> None:
+def test_an_unhealthy_gpu_is_listed_and_one_that_is_not_offered_is_not():
     made = state(ONE, TWO)
     made.set_health(ONE.uuid, XID)
     made.set_not_offered({TWO.uuid: Reason("mig-uncut", "MIG is on")})
@@ -112,7 +112,7 @@ def test_an_unhealthy_gpu_is_listed_and_one_that_is_not_offered_is_not() -> None
     )
 
 
-def test_resources_say_whether_the_kubelet_has_them() -> None:
+def test_resources_say_whether_the_kubelet_has_them():
     """Units of one that is offered no more stay, so that the kubelet sees zero."""
     made = state(ONE, TWO)
     made.offer({"other": ()})
@@ -122,7 +122,7 @@ def test_resources_say_whether_the_kubelet_has_them() -> None:
     }
 
 
-def test_reservations_name_their_pods() -> None:
+def test_reservations_name_their_pods():
     made = state(ONE)
     pods = (Pod("ml/train"), Pod(uid="1-2-3"))
     made.reserve(
@@ -135,7 +135,7 @@ def test_reservations_name_their_pods() -> None:
     assert status_of(made, Config(), {}, None).reserved == (Reserved(GPU, "GPU-0", 2, pods, "why"),)
 
 
-def test_memory_limits_are_enforced_or_say_why_not() -> None:
+def test_memory_limits_are_enforced_or_say_why_not():
     made = state(ONE, TWO, config=Config(memory=MemorySharing()))
     made.set_memory_limits({"GPU-0": None, "GPU-1": "cgroup v1", "GPU-9": "gone"})
     assert status_of(made, Config(), {}, None).memory_limits == {
@@ -153,11 +153,11 @@ def test_memory_limits_are_enforced_or_say_why_not() -> None:
         (Config(memory=MemorySharing()), "memory"),
     ],
 )
-def test_the_configuration_in_force_is_in_it(config: Config, sharing: str) -> None:
+def test_the_configuration_in_force_is_in_it(config: Config, sharing: str):
     assert status_of(NodeState(), config, {}, None).configuration.sharing == sharing
 
 
-def test_a_gpu_that_nvml_lists_no_more_is_lost_until_it_is_back() -> None:
+def test_a_gpu_that_nvml_lists_no_more_is_lost_until_it_is_back():
     """A MIG device is not: its GPU was cut again. While NVML does not answer, nothing is concluded."""
     part = Device("MIG-1", "1:0", "H100", "GPU-1", TWO.bus, GIB, profile="1g.10gb")
     known = {device.uuid: device for device in (ONE, TWO, part)}
@@ -174,7 +174,7 @@ def statuses(caplog) -> list[Status]:
     return [loads(text) for line in lines if (text := find_last(f" {line}"))]
 
 
-async def test_every_change_is_in_the_log_once(kubelet, plugin, caplog) -> None:
+async def test_every_change_is_in_the_log_once(kubelet, plugin, caplog):
     gpu = Gpu("GPU-a")
 
     async with plugin(FakeNvml(gpu, Gpu("GPU-b", minor=1))):
@@ -191,7 +191,7 @@ async def test_every_change_is_in_the_log_once(kubelet, plugin, caplog) -> None:
 
 
 @pytest.mark.parametrize("level", ["error", "critical"])
-def test_the_status_is_in_the_log_at_every_level(caplog, level: str) -> None:
+def test_the_status_is_in_the_log_at_every_level(caplog, level: str):
     logging.getLogger("gpunode.deviceplugin").setLevel(level.upper())
     try:
         Publisher().publish(state(ONE), Config(), {GPU: True}, None)
@@ -201,7 +201,7 @@ def test_the_status_is_in_the_log_at_every_level(caplog, level: str) -> None:
     assert status.resources == {GPU: Resource(1, True)}
 
 
-def test_a_refused_configuration_is_in_the_status_until_one_can_be_used(caplog) -> None:
+def test_a_refused_configuration_is_in_the_status_until_one_can_be_used(caplog):
     publisher = Publisher()
     publisher.publish(state(ONE), Config(), {GPU: True}, None)
     publisher.config_refused(BadConfig("flags.x: unknown key"))
@@ -211,7 +211,7 @@ def test_a_refused_configuration_is_in_the_status_until_one_can_be_used(caplog) 
     assert refused == [None, Reason("config-refused", "flags.x: unknown key"), None]
 
 
-def test_an_old_status_is_logged_again(caplog) -> None:
+def test_an_old_status_is_logged_again(caplog):
     """The log may have been rotated since."""
     publisher, made = Publisher(), state(ONE)
     for again in (False, False, True):

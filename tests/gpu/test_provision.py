@@ -76,9 +76,7 @@ def provisioned(before: str, gpunode: Gpunode) -> list[dict[str, Any]]:
     return gpunode("provision", "inventory.yaml", "--yes", "--taint-until-verified", "--accept", "quick")
 
 
-def test_provision_ends_with_a_verified_and_accepted_gpu(
-    provisioned: list[dict[str, Any]], gpunode: Gpunode
-) -> None:
+def test_provision_ends_with_a_verified_and_accepted_gpu(provisioned: list[dict[str, Any]], gpunode: Gpunode):
     """vectoradd has run on it by kubelet, containerd and NVIDIA's runtime; its figures are in bounds; the taint is gone."""
     passed = [line for line in provisioned if line["type"] == "vectoradd"]
     assert [line["result"] for line in passed] == ["passed"]
@@ -101,11 +99,11 @@ def test_provision_ends_with_a_verified_and_accepted_gpu(
     )
 
 
-def test_a_second_provision_has_nothing_to_do(provisioned: object, gpunode: Gpunode) -> None:
+def test_a_second_provision_has_nothing_to_do(provisioned: object, gpunode: Gpunode):
     gpunode("plan", "inventory.yaml", "--exit-code")
 
 
-def test_a_cordoned_gpu_takes_no_pod_until_it_is_uncordoned(provisioned: object, gpunode: Gpunode) -> None:
+def test_a_cordoned_gpu_takes_no_pod_until_it_is_uncordoned(provisioned: object, gpunode: Gpunode):
     [uuid] = {line["uuid"] for line in gpunode("status", "inventory.yaml") if line.get("uuid")}
     gpunode("cordon-gpu", uuid, "inventory.yaml", "--reason", "test", "--yes", json_lines=False)
     wait("no allocatable GPU", lambda: allocatable() == "0", 30)
@@ -113,7 +111,7 @@ def test_a_cordoned_gpu_takes_no_pod_until_it_is_uncordoned(provisioned: object,
     wait("an allocatable GPU", lambda: allocatable() == "1", 90)
 
 
-def test_two_pods_use_one_gpu_at_a_time_by_shares_of_its_time(provisioned: object, gpunode: Gpunode) -> None:
+def test_two_pods_use_one_gpu_at_a_time_by_shares_of_its_time(provisioned: object, gpunode: Gpunode):
     """Each computes while the other one has its context; the plugin then offers the whole GPU again."""
     share = {"name": "nvidia.com/gpu", "replicas": 2}
     (host.OUT / "plugin.json").write_text(
@@ -134,7 +132,7 @@ def test_two_pods_use_one_gpu_at_a_time_by_shares_of_its_time(provisioned: objec
     wait("one GPU", lambda: allocatable() == "1", 90)
 
 
-def test_a_fault_reaches_the_nodes_condition_within_seconds(provisioned: object, gpunode: Gpunode) -> None:
+def test_a_fault_reaches_the_nodes_condition_within_seconds(provisioned: object, gpunode: Gpunode):
     """A real Xid 31 that a pod provokes, made a fault of the GPU by NVIDIA's variable."""
     variable = {"name": "DP_ENABLE_HEALTHCHECKS", "value": "31"}
     container = {"name": "device-plugin", "env": [variable]}
@@ -156,16 +154,14 @@ def test_a_fault_reaches_the_nodes_condition_within_seconds(provisioned: object,
     gpunode("why", "node", "control-plane", "inventory.yaml", json_lines=False, code=None)
 
 
-def test_forget_leaves_packages_and_files_as_they_were(
-    before: str, provisioned: object, gpunode: Gpunode
-) -> None:
+def test_forget_leaves_packages_and_files_as_they_were(before: str, provisioned: object, gpunode: Gpunode):
     gpunode("forget", "control-plane", "--inventory", "inventory.yaml", "--yes", json_lines=False)
     changed = set(host.listing().splitlines()) ^ set(before.splitlines())
     assert [line for line in changed if not line.endswith(OF_THE_TOOLKIT)] == []
     assert allocatable() in {"0", "none"}  # a kubelet forgets a resource after five minutes
 
 
-def test_an_undo_leaves_packages_and_files_as_they_were(before: str, gpunode: Gpunode) -> None:
+def test_an_undo_leaves_packages_and_files_as_they_were(before: str, gpunode: Gpunode):
     """Of a host that was forgotten: `provision`, killed by nobody, and `undo last`; then there is nothing left to undo."""
     gpunode("provision", "inventory.yaml", "--yes")
     gpunode("undo", "last", "inventory.yaml", "--yes", json_lines=False)

@@ -20,7 +20,7 @@ def records(tmp_path, monkeypatch) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
 
 
-def test_every_gpu_of_the_lab_is_measured_and_a_slow_one_named(lab: Lab, gpunode: Callable[..., Ran]) -> None:
+def test_every_gpu_of_the_lab_is_measured_and_a_slow_one_named(lab: Lab, gpunode: Callable[..., Ran]):
     """In pods, one a node; the node's annotation has the verdict, and verify shows it."""
     ready = gpunode("provision", "--yes", "--json", "--no-run", timeout=800)
     assert ready.code == 0, ready

@@ -281,7 +281,7 @@ def versions(cluster: Cluster) -> dict[str, str]:
     return releases
 
 
-def test_its_version_says_what_it_can_do(cluster: Cluster) -> None:
+def test_its_version_says_what_it_can_do(cluster: Cluster):
     """By discovery; and it is healthy, as are the rights of whoever may do anything."""
     served = cluster.api.served
     assert served.version.startswith(f"v{cluster.minor}.")
@@ -292,7 +292,7 @@ def test_its_version_says_what_it_can_do(cluster: Cluster) -> None:
     rights.demand(cluster.api, (*rights.of_run(NS, proves=True), *rights.EVICTION))
 
 
-def test_a_dra_driver_owns_the_gpus_that_its_resource_slices_list(cluster: Cluster) -> None:
+def test_a_dra_driver_owns_the_gpus_that_its_resource_slices_list(cluster: Cluster):
     """Where the API server has slices; a DeviceClass makes another driver's devices GPUs under the same name."""
     if cluster.minor in OLD:
         assert other_owners.dra_owners(cluster.api) == other_owners.NONE
@@ -325,7 +325,7 @@ def test_a_dra_driver_owns_the_gpus_that_its_resource_slices_list(cluster: Clust
             cluster.ask("DELETE", where)
 
 
-def test_the_plugin_is_planned_deployed_and_removed(cluster: Cluster) -> None:
+def test_the_plugin_is_planned_deployed_and_removed(cluster: Cluster):
     """Planned without a write; deployed; then nothing is to change, and nothing is written; then nothing is left."""
     before = [item["metadata"]["name"] for item in cluster.ask("GET", "/api/v1/namespaces")["items"]]
     assert actions(plugin.plan(cluster.api, SPEC)) == {"created"}
@@ -350,7 +350,7 @@ def test_the_plugin_is_planned_deployed_and_removed(cluster: Cluster) -> None:
     assert GPU_LABEL not in live["labels"]
 
 
-def test_the_api_server_keeps_all_that_is_wished(cluster: Cluster) -> None:
+def test_the_api_server_keeps_all_that_is_wished(cluster: Cluster):
     """No field is dropped: what an API server does not know is not wished of it."""
     with plugged(cluster):
         for manifest in filter(None, map(cluster.api.served.fit, SPEC.manifests)):
@@ -359,7 +359,7 @@ def test_the_api_server_keeps_all_that_is_wished(cluster: Cluster) -> None:
             assert covers(live, manifest), title(manifest)
 
 
-def test_what_others_edit_is_shown_with_its_field_and_set_back(cluster: Cluster) -> None:
+def test_what_others_edit_is_shown_with_its_field_and_set_back(cluster: Cluster):
     """An image by hand, a label of another owner: the first goes, the second stays. The same lines in each release."""
     edit: Object = {
         "spec": {"template": {"spec": {"containers": [{"name": "device-plugin", "image": "evil:1"}]}}}
@@ -382,7 +382,7 @@ def test_what_others_edit_is_shown_with_its_field_and_set_back(cluster: Cluster)
         assert actions(plugin.plan(cluster.api, SPEC)) == {"same"}
 
 
-def test_another_version_is_shown_as_its_lines_and_what_it_lacks_goes(cluster: Cluster) -> None:
+def test_another_version_is_shown_as_its_lines_and_what_it_lacks_goes(cluster: Cluster):
     """Image, configuration, rights, ports: the same lines in each release."""
     with plugged(cluster):
         would = {change.what: change for change in plugin.plan(cluster.api, LATER) if change.action != "same"}
@@ -412,7 +412,7 @@ def test_another_version_is_shown_as_its_lines_and_what_it_lacks_goes(cluster: C
         assert [volume["name"] for volume in spec["volumes"]] == ["device-plugins", "pod-resources"]
 
 
-def test_labels_of_several_writers_stay_apart(cluster: Cluster) -> None:
+def test_labels_of_several_writers_stay_apart(cluster: Cluster):
     """Another's value is refused and can be taken; what a writer leaves out goes; the accelerator label, too."""
     api = cluster.api
     cluster.add_node("b")
@@ -447,7 +447,7 @@ def test_labels_of_several_writers_stay_apart(cluster: Cluster) -> None:
     assert cluster.api.get("Node", "b") is None
 
 
-def test_a_cordon_is_its_owners(cluster: Cluster) -> None:
+def test_a_cordon_is_its_owners(cluster: Cluster):
     """gpunode's is lifted; another's is not taken over, and stays."""
     api = cluster.api
     assert cordon.cordon(api, "a", "run 1")
@@ -462,7 +462,7 @@ def test_a_cordon_is_its_owners(cluster: Cluster) -> None:
     cluster.edit("Node", "a", {"spec": {"unschedulable": None}})
 
 
-def test_one_run_holds_the_lease(cluster: Cluster) -> None:
+def test_one_run_holds_the_lease(cluster: Cluster):
     """It is there, names its holder, is renewed, and is given back; a second run is refused by the first one's name."""
     told: list[str] = []
     where = cluster.api.served.kind("Lease").path(lease.NAMESPACE, lease.NAME)
@@ -477,7 +477,7 @@ def test_one_run_holds_the_lease(cluster: Cluster) -> None:
     assert not cluster.ask("GET", where)["spec"].get("holderIdentity")
 
 
-def test_a_node_is_verified_up_to_a_finished_pod(cluster: Cluster) -> None:
+def test_a_node_is_verified_up_to_a_finished_pod(cluster: Cluster):
     """Node, plugin, capacity, pods on both GPUs; afterwards no pod of the test is left."""
     cluster.free, cluster.given = list(UUIDS), {}
     with plugged(cluster) as rollout:
@@ -495,7 +495,7 @@ def test_a_node_is_verified_up_to_a_finished_pod(cluster: Cluster) -> None:
         assert left["items"] == []
 
 
-def test_a_budget_stands_in_an_evictions_way(cluster: Cluster) -> None:
+def test_a_budget_stands_in_an_evictions_way(cluster: Cluster):
     """By the eviction's version of that release; without the budget the pod goes."""
     pods, budgets = "/api/v1/namespaces/default/pods", cluster.api.served.kind("PodDisruptionBudget")
     spec = {"nodeName": "a", "containers": [{"name": "c", "image": "i"}]}

@@ -67,9 +67,7 @@ def rpms(node: Node) -> dict[str, str]:
     return dict(row.split() for row in rows)
 
 
-def test_a_host_without_python3_is_named_with_what_to_do(
-    run: Callable[..., Ran], node: tuple[Node, str]
-) -> None:
+def test_a_host_without_python3_is_named_with_what_to_do(run: Callable[..., Ran], node: tuple[Node, str]):
     """Nothing is changed before the user agrees."""
     planned = run("plan")
     outcome = planned.of("outcome")[-1]
@@ -78,7 +76,7 @@ def test_a_host_without_python3_is_named_with_what_to_do(
     assert node[0].exec(["ls", "/opt/gpunode"], check=False).returncode != 0
 
 
-def test_without_a_mirror_its_own_repositories_are_gone(run: Callable[..., Ran]) -> None:
+def test_without_a_mirror_its_own_repositories_are_gone(run: Callable[..., Ran]):
     """By the standalone Python, which curl has fetched; no package is touched."""
     refused = run("provision", "--yes", without="system")
     assert refused.code == 4, str(refused)
@@ -87,7 +85,7 @@ def test_without_a_mirror_its_own_repositories_are_gone(run: Callable[..., Ran])
     assert "repositories.system" in outcome["hint"]
 
 
-def test_from_bare_to_every_gpu(run: Callable[..., Ran], node: tuple[Node, str]) -> None:
+def test_from_bare_to_every_gpu(run: Callable[..., Ran], node: tuple[Node, str]):
     """NVIDIA's names and prebuilt modules; nothing is built, and dpkg has none of it."""
     done = run("provision", "--yes")
     assert done.code == 0, str(done)
@@ -105,7 +103,7 @@ def test_from_bare_to_every_gpu(run: Callable[..., Ran], node: tuple[Node, str])
     assert host.read("/etc/yum.repos.d/CentOS-Base.repo") == el7.BASE
 
 
-def test_a_second_plan_is_empty_and_the_whole_chain_holds(run: Callable[..., Ran]) -> None:
+def test_a_second_plan_is_empty_and_the_whole_chain_holds(run: Callable[..., Ran]):
     """Every link is inspected."""
     assert run("plan", "--exit-code").code == 0
     verified = run("verify")
@@ -113,7 +111,7 @@ def test_a_second_plan_is_empty_and_the_whole_chain_holds(run: Callable[..., Ran
     assert {link["status"] for link in verified.of("link", "legacy")} == {"ok"}
 
 
-def test_after_a_reboot_the_plan_is_empty(run: Callable[..., Ran], node: tuple[Node, str]) -> None:
+def test_after_a_reboot_the_plan_is_empty(run: Callable[..., Ran], node: tuple[Node, str]):
     """The prebuilt modules are loaded again."""
     node[0].reboot()
     node[0].wait_ready()

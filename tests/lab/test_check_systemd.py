@@ -46,7 +46,7 @@ print(json.dumps(found))
 """
 
 
-def test_a_real_systemd_tells_what_it_makes_of_a_file(lab: Lab) -> None:
+def test_a_real_systemd_tells_what_it_makes_of_a_file(lab: Lab):
     """Other gates pass; a word that would be lost does not, in a unit and in an environment file."""
     unit = "[Service]\n{}\n".format
     files = [

@@ -19,7 +19,7 @@ FAILURES = Path(__file__).parents[2] / "docs/failures.md"
 @pytest.mark.parametrize(("name", "tool", "gpus"), [("legacy", "docker", 2), ("modern", "ctr", 4)])
 def test_without_a_kubelet_a_container_shows_the_gpus(
     lab: Lab, gpunode: Callable[..., Ran], name: str, tool: str, gpus: int
-) -> None:
+):
     """It is of the plugin's image, which is there; the kubelet's link is the first that is broken, and nothing stays behind."""
     node = lab.node(name)
     limited = ("--json", "--limit", name)
@@ -46,7 +46,7 @@ def test_without_a_kubelet_a_container_shows_the_gpus(
 
 
 @pytest.mark.parametrize("flags", [(), ("--runtime=nvidia",)], ids=["default", "named"])
-def test_docker_run_shows_every_gpu(lab: Lab, gpunode: Callable[..., Ran], flags: tuple[str, ...]) -> None:
+def test_docker_run_shows_every_gpu(lab: Lab, gpunode: Callable[..., Ran], flags: tuple[str, ...]):
     """As articles do it by hand: with nvidia as docker's default runtime, and with the runtime named."""
     ready = gpunode("provision", "--yes", "--json", "--no-run", "--limit", "legacy", timeout=800)
     assert ready.code == 0, ready
@@ -56,9 +56,7 @@ def test_docker_run_shows_every_gpu(lab: Lab, gpunode: Callable[..., Ran], flags
     assert len(re.findall(r"^GPU \d+: .*P100.* \(UUID: GPU-", shown, re.M)) == 2, shown
 
 
-def test_docker_run_with_devices_and_files_by_hand_shows_that_gpu(
-    lab: Lab, gpunode: Callable[..., Ran]
-) -> None:
+def test_docker_run_with_devices_and_files_by_hand_shows_that_gpu(lab: Lab, gpunode: Callable[..., Ran]):
     """As docs/failures.md has it: without NVIDIA's runtime."""
     ready = gpunode("provision", "--yes", "--json", "--no-run", "--limit", "legacy", timeout=800)
     assert ready.code == 0, ready
@@ -69,7 +67,7 @@ def test_docker_run_with_devices_and_files_by_hand_shows_that_gpu(
     assert len(re.findall(r"^GPU \d+: .*P100.* \(UUID: GPU-", shown, re.M)) == 1, shown
 
 
-def test_no_run_runs_none(lab: Lab, gpunode: Callable[..., Ran]) -> None:
+def test_no_run_runs_none(lab: Lab, gpunode: Callable[..., Ran]):
     """As it runs no pod."""
     ran = gpunode("verify", "--no-run", "--json", "--limit", "legacy")
     assert "container" not in {link["layer"] for link in ran.of("link", "legacy")}

@@ -79,7 +79,7 @@ def runs(made: Pods, lab: Lab, name: str, node: str, command: str, **labels: str
     )
 
 
-def test_the_control_plane_is_static_pods_of_a_node_for_nothing_else(lab: Lab, host: Node) -> None:
+def test_the_control_plane_is_static_pods_of_a_node_for_nothing_else(lab: Lab, host: Node):
     """Mirror pods are Ready; the node has kubeadm's label, taint and files."""
     wait("the static pods to be Ready", lambda: all_ready(lab), 90)
     node = lab.request("GET", f"/api/v1/nodes/{CONTROL_PLANE.name}")
@@ -92,7 +92,7 @@ def test_the_control_plane_is_static_pods_of_a_node_for_nothing_else(lab: Lab, h
         assert host.exec(["test", "-s", f"/etc/kubernetes/{path}"], check=False).returncode == 0, path
 
 
-def test_services_answer_pods_on_every_worker(lab: Lab, workers: None) -> None:
+def test_services_answer_pods_on_every_worker(lab: Lab, workers: None):
     """The API at its cluster address, and both endpoints of a service, one of them on another node."""
     services = "/api/v1/namespaces/default/services"
     port = {"port": 80, "targetPort": 8080}
@@ -116,7 +116,7 @@ def test_services_answer_pods_on_every_worker(lab: Lab, workers: None) -> None:
             lab.request("DELETE", f"{services}/two")
 
 
-def test_the_kubelet_brings_a_killed_apiserver_back(lab: Lab, host: Node) -> None:
+def test_the_kubelet_brings_a_killed_apiserver_back(lab: Lab, host: Node):
     """A new container of the same pod; nothing else of the control plane is started again."""
     wait("the static pods to be Ready", lambda: all_ready(lab), 90)
     before = containers(lab)
@@ -127,7 +127,7 @@ def test_the_kubelet_brings_a_killed_apiserver_back(lab: Lab, host: Node) -> Non
     assert container(lab, "kube-apiserver")["restartCount"] > 0
 
 
-def test_a_reboot_of_the_control_plane_loses_no_state(lab: Lab, host: Node) -> None:
+def test_a_reboot_of_the_control_plane_loses_no_state(lab: Lab, host: Node):
     """Objects and nodes are as before, every part runs again, and workers are heard of."""
     path = f"{NAMESPACE}/configmaps"
     lab.request("POST", path, {"metadata": {"name": "kept"}, "data": {"key": "value"}})

@@ -148,7 +148,7 @@ def one_gpu_each(made: Pods, node: Node, *names: str) -> None:
         assert view.nodes == gpu_nodes(node, *view.uuids), view
 
 
-def test_by_environment_variable_each_pod_sees_its_own_gpu(lab: Lab, deploy: Deploy, made: Pods) -> None:
+def test_by_environment_variable_each_pod_sees_its_own_gpu(lab: Lab, deploy: Deploy, made: Pods):
     """NVIDIA's documented configuration and pod, with nothing changed but the pod's image; then all the other GPUs."""
     deploy((SAMPLES / "flags.yaml").read_text())
     all_offered(lab)
@@ -162,7 +162,7 @@ def test_by_environment_variable_each_pod_sees_its_own_gpu(lab: Lab, deploy: Dep
         one_gpu_each(made, lab.node(name), *names)
 
 
-def test_by_cdi_the_runtime_alone_gives_each_pod_its_gpu(lab: Lab, by_cdi: Node, made: Pods) -> None:
+def test_by_cdi_the_runtime_alone_gives_each_pod_its_gpu(lab: Lab, by_cdi: Node, made: Pods):
     """containerd reads the plugin's specification; no nvidia runtime is needed, and none can be talked into more."""
     offered(lab, "modern", 4)
     spec = json.loads(by_cdi.read(SPEC))
@@ -176,7 +176,7 @@ def test_by_cdi_the_runtime_alone_gives_each_pod_its_gpu(lab: Lab, by_cdi: Node,
     assert all("/dev/nvidia-fs0" in view.control for view in made.seen(greedy, *plain))
 
 
-def test_a_full_cdi_directory_keeps_pods_waiting_and_says_why(lab: Lab, by_cdi: Node, made: Pods) -> None:
+def test_a_full_cdi_directory_keeps_pods_waiting_and_says_why(lab: Lab, by_cdi: Node, made: Pods):
     """What runs stays; nothing is given out that could not be named; with space again all is well."""
     offered(lab, "modern", 4)
     before = made.make("before", "modern", **RUNC)
@@ -193,7 +193,7 @@ def test_a_full_cdi_directory_keeps_pods_waiting_and_says_why(lab: Lab, by_cdi: 
     one_gpu_each(made, by_cdi, before, waiting)
 
 
-def test_by_cdi_annotation_it_is_the_same(lab: Lab, by_cdi: Node, deploy: Deploy, made: Pods) -> None:
+def test_by_cdi_annotation_it_is_the_same(lab: Lab, by_cdi: Node, deploy: Deploy, made: Pods):
     """For runtimes before CRI had a field for it; here by index, and a pod may have two GPUs."""
     deploy(flags(deviceListStrategy=["cdi-annotations"], deviceIDStrategy="index"), "modern")
     offered(lab, "modern", 4)
@@ -204,7 +204,7 @@ def test_by_cdi_annotation_it_is_the_same(lab: Lab, by_cdi: Node, deploy: Deploy
     assert seen.nodes == gpu_nodes(by_cdi, *seen.uuids)
 
 
-def test_by_volume_mounts_each_pod_sees_its_own_gpu(lab: Lab, deploy: Deploy, made: Pods) -> None:
+def test_by_volume_mounts_each_pod_sees_its_own_gpu(lab: Lab, deploy: Deploy, made: Pods):
     """With the setting of NVIDIA's runtime that makes it safe: a pod's own variable then counts for nothing."""
     setting = "accept-nvidia-visible-devices-{}={}"
     strict = [setting.format("as-volume-mounts", "true"), setting.format("envvar-when-unprivileged", "false")]
@@ -242,7 +242,7 @@ def driver_root(lab: Lab) -> Iterator[str]:
 
 def test_device_specs_are_the_devices_and_the_control_nodes(
     lab: Lab, deploy: Deploy, made: Pods, driver_root: str
-) -> None:
+):
     """With a runtime that adds nothing one sees what the plugin gave; with NVIDIA's, the GPU can be used as well."""
     config = json.loads(flags(deviceListStrategy=["envvar"], passDeviceSpecs=True))
     config["flags"]["nvidiaDriverRoot"] = driver_root
@@ -265,7 +265,7 @@ def test_device_specs_are_the_devices_and_the_control_nodes(
     assert "libcuda.so.1 cannot be loaded" in seen.error
 
 
-def test_time_slicing_as_documented(lab: Lab, deploy: Deploy, made: Pods) -> None:
+def test_time_slicing_as_documented(lab: Lab, deploy: Deploy, made: Pods):
     """NVIDIA's example: ten of each GPU, and pods side by side on it."""
     deploy((SAMPLES / "time-slicing.yaml").read_text())
     for name, number in GPUS.items():
@@ -276,7 +276,7 @@ def test_time_slicing_as_documented(lab: Lab, deploy: Deploy, made: Pods) -> Non
 
 def test_vectoradd_shows_every_shared_gpu_with_one_pod_more(
     lab: Lab, deploy: Deploy, gpunode: Callable[..., Ran]
-) -> None:
+):
     """Not with one for each share; and that a GPU cannot be shared which one process at a time may use."""
     deploy((SAMPLES / "time-slicing.yaml").read_text())
     inventory = lab.inventory.with_name("modes.yaml")
@@ -298,7 +298,7 @@ def test_vectoradd_shows_every_shared_gpu_with_one_pod_more(
     assert f"run `nvidia-smi -i {uuids(legacy)[0]} -c DEFAULT` on the host" in ran.stdout
 
 
-def test_renamed_shares_one_at_a_time(lab: Lab, deploy: Deploy, made: Pods) -> None:
+def test_renamed_shares_one_at_a_time(lab: Lab, deploy: Deploy, made: Pods):
     """renameByDefault, failRequestsGreaterThanOne, packed: what two shares would mean is said where the user looks."""
     resource = f"{GPU}.shared"
     sharing = {
@@ -339,7 +339,7 @@ def cut(lab: Lab) -> Iterator[Callable[[int, list[str]], list[str]]]:
 
 def test_mig_mixed_names_each_profile(
     lab: Lab, deploy: Deploy, made: Pods, cut: Callable[[int, list[str]], list[str]]
-) -> None:
+):
     """Whole GPUs beside MIG devices; by CDI they wait until the toolkit knows them, then each pod sees its own."""
     parts = cut(1, ["3g.40gb", "1g.10gb", "1g.10gb"])
     config = json.loads(flags(deviceListStrategy=["cdi-cri", "envvar"]))
@@ -367,7 +367,7 @@ def test_mig_mixed_names_each_profile(
 
 def test_verify_runs_a_pod_on_each_whole_gpu_and_each_mig_device(
     lab: Lab, deploy: Deploy, gpunode: Callable[..., Ran], cut: Callable[[int, list[str]], list[str]]
-) -> None:
+):
     """What the host's own nvidia-smi lists is what the node has to offer, and what pods have to have seen."""
     modern = lab.node("modern")
     parts = cut(0, ["3g.40gb", "1g.10gb", "1g.10gb"])
@@ -390,7 +390,7 @@ def test_verify_runs_a_pod_on_each_whole_gpu_and_each_mig_device(
 
 def test_verify_says_what_a_gpu_with_mig_on_lacks(
     lab: Lab, deploy: Deploy, gpunode: Callable[..., Ran], cut: Callable[[int, list[str]], list[str]]
-) -> None:
+):
     """Nothing was cut; then something was, which a container that runs already has no device nodes of."""
     modern = lab.node("modern")
     modern.exec(control.set_fact(2, "mig.enabled", "1"))
@@ -414,7 +414,7 @@ def test_verify_says_what_a_gpu_with_mig_on_lacks(
 
 def test_mig_single_counts_devices_as_gpus(
     lab: Lab, deploy: Deploy, made: Pods, cut: Callable[[int, list[str]], list[str]]
-) -> None:
+):
     """All GPUs cut alike: eight of nvidia.com/gpu; a pod gets one MIG device, or two."""
     parts = [part for gpu in range(4) for part in cut(gpu, ["3g.40gb", "3g.40gb"])]
     deploy(json.dumps({"version": "v1", "flags": {"migStrategy": "single"}}), "modern")
@@ -427,7 +427,7 @@ def test_mig_single_counts_devices_as_gpus(
     assert len([node for node in pair.nodes if "caps" in node]) == 4
 
 
-def test_a_plugin_killed_while_it_allocates_costs_that_pod_only(lab: Lab, deploy: Deploy, made: Pods) -> None:
+def test_a_plugin_killed_while_it_allocates_costs_that_pod_only(lab: Lab, deploy: Deploy, made: Pods):
     """The pod fails and says so; its GPU is not lost, those of others neither; nor by a new kubelet."""
     modern = lab.node("modern")
     deploy(flags(recoverySeconds=12, healthInterval=2), "modern")

@@ -148,7 +148,7 @@ def count(lab: Lab, name: str, reason: str, words: str) -> int:
     return sum(event["count"] for event in events(lab, name, reason) if words in event["message"])
 
 
-def test_an_unhealthy_gpu_is_reported_where_people_look(lab: Lab, gpunode: Callable[..., Ran]) -> None:
+def test_an_unhealthy_gpu_is_reported_where_people_look(lab: Lab, gpunode: Callable[..., Ran]):
     """Events about the node: which GPU, what happened, what to do, and that it is well again. The annotation says the
     same, and `gpunode verify` gives it as the cause."""
     before = {name: count(lab, name, "GPUUnhealthy", "Xid 95") for name in GPUS}
@@ -180,7 +180,7 @@ def test_an_unhealthy_gpu_is_reported_where_people_look(lab: Lab, gpunode: Calla
         wait("the annotation", lambda: lost(lab, name) == [], SECONDS)  # noqa: B023
 
 
-def test_an_api_server_that_is_away_hears_of_it_later(lab: Lab) -> None:
+def test_an_api_server_that_is_away_hears_of_it_later(lab: Lab):
     """The plugin goes on meanwhile: what happened is in its log at once, and in an event when that can be written."""
     before, began = count(lab, "modern", "GPUUnhealthy", "Xid 62"), lives(lab)
     modern = lab.node("modern")
@@ -196,7 +196,7 @@ def test_an_api_server_that_is_away_hears_of_it_later(lab: Lab) -> None:
     assert lives(lab) == began
 
 
-def test_another_label_is_another_configuration_of_the_same_pod(lab: Lab) -> None:
+def test_another_label_is_another_configuration_of_the_same_pod(lab: Lab):
     """Time-slicing is on within seconds and off again; no pod and no container is started anew."""
     before = lives(lab)
     for name in GPUS:
@@ -214,7 +214,7 @@ def test_another_label_is_another_configuration_of_the_same_pod(lab: Lab) -> Non
     assert lives(lab) == before
 
 
-def test_a_label_that_names_nothing_changes_nothing(lab: Lab) -> None:
+def test_a_label_that_names_nothing_changes_nothing(lab: Lab):
     """It is said, with the names that there are; what was in force stays."""
     before = lives(lab)
     label(lab, "modern", "shared")
@@ -226,7 +226,7 @@ def test_a_label_that_names_nothing_changes_nothing(lab: Lab) -> None:
     assert lives(lab) == before
 
 
-def test_a_changed_configmap_is_taken_up_by_the_same_pod(lab: Lab) -> None:
+def test_a_changed_configmap_is_taken_up_by_the_same_pod(lab: Lab):
     """As soon as the kubelet has put it into the pod."""
     before = lives(lab)
     place = "/api/v1/namespaces/gpunode/configmaps/gpunode-device-plugin"
@@ -240,9 +240,7 @@ def test_a_changed_configmap_is_taken_up_by_the_same_pod(lab: Lab) -> None:
     assert lives(lab) == before
 
 
-def test_a_plugin_that_cannot_register_is_not_ready_and_says_why(
-    lab: Lab, gpunode: Callable[..., Ran]
-) -> None:
+def test_a_plugin_that_cannot_register_is_not_ready_and_says_why(lab: Lab, gpunode: Callable[..., Ran]):
     """The kubelet asks it: the DaemonSet counts it as ready only once the kubelet has its devices."""
     modern, folder = lab.node("modern"), "/var/lib/kubelet/device-plugins"
     before = plugins(lab)["modern"]["metadata"]["name"]
@@ -264,7 +262,7 @@ def ready(lab: Lab) -> bool:
     return conditions.get("Ready") == "True"
 
 
-def test_metrics_say_which_pod_has_which_gpu(lab: Lab, made: Pods) -> None:
+def test_metrics_say_which_pod_has_which_gpu(lab: Lab, made: Pods):
     """From the kubelet's own list, with the GPU that the container sees; not any more when the pod is gone."""
     names = {name: made.make(f"metrics-{name}", name) for name in GPUS}
     for name, seen in zip(GPUS, made.seen(*names.values()), strict=True):
@@ -288,7 +286,7 @@ def metrics(lab: Lab, name: str) -> str:
     return lab.node(name).exec(["python3", "-c", fetch]).stdout
 
 
-def test_it_has_the_rights_that_it_needs_and_no_others(lab: Lab) -> None:
+def test_it_has_the_rights_that_it_needs_and_no_others(lab: Lab):
     """Asked from the API server itself."""
 
     def may(verb: str, resource: str, namespace: str = "") -> bool:

@@ -111,14 +111,14 @@ def is_nvidias(node: Node, kind: Kind) -> None:
     assert node.read("/sys/module/nvidia/version").startswith(f"{kind.branch}.")
 
 
-def test_from_bare_to_every_gpu(node: Node, run: Callable[..., Ran], kind: Kind) -> None:
+def test_from_bare_to_every_gpu(node: Node, run: Callable[..., Ran], kind: Kind):
     """And a second run has nothing to do."""
     proven(run("provision", OWN, "--yes"), kind)
     is_debians(node, kind)
     assert run("plan", OWN, "--exit-code").code == 0
 
 
-def test_its_modules_are_loaded_at_boot(node: Node, run: Callable[..., Ran], kind: Kind) -> None:
+def test_its_modules_are_loaded_at_boot(node: Node, run: Callable[..., Ran], kind: Kind):
     """By Debian's names for them."""
     node.reboot()
     node.wait_ready()
@@ -126,7 +126,7 @@ def test_its_modules_are_loaded_at_boot(node: Node, run: Callable[..., Ran], kin
     is_debians(node, kind)
 
 
-def test_it_is_not_replaced_unless_somebody_asks(node: Node, run: Callable[..., Ran], kind: Kind) -> None:
+def test_it_is_not_replaced_unless_somebody_asks(node: Node, run: Callable[..., Ran], kind: Kind):
     """`driver: auto` names it, and what to write to have it kept or replaced."""
     refused = run("plan", "auto")
     assert refused.code == 4, refused
@@ -135,9 +135,7 @@ def test_it_is_not_replaced_unless_somebody_asks(node: Node, run: Callable[..., 
     assert "driver: {from: distribution}" in str(error["hint"])
 
 
-def test_nvidias_packages_take_its_place_and_it_theirs(
-    node: Node, run: Callable[..., Ran], kind: Kind
-) -> None:
+def test_nvidias_packages_take_its_place_and_it_theirs(node: Node, run: Callable[..., Ran], kind: Kind):
     """Never both."""
     theirs = {"from": "nvidia", "version": kind.branch}
     proven(run("provision", theirs, "--yes"), kind)

@@ -163,7 +163,7 @@ def claim_pod(lab: Lab, made: Pods) -> str:
 
 def test_a_node_goes_from_the_plugin_to_dra_and_back(
     lab: Lab, gpunode: Callable[..., Ran], made: Pods, by_dra: Path, driver: Callable[[list[str]], None]
-) -> None:
+):
     """Pods with GPUs of the one keep the other away; with the driver, vectoradd runs in pods with claims."""
     listed = lab.node(NODE).exec(["nvidia-smi", "-L"]).stdout
     uuids = re.findall(r"GPU-[0-9a-f-]+", listed)

@@ -95,7 +95,7 @@ def changed_lines(line: dict[str, Any]) -> list[str]:
 
 def test_drift_of_the_cluster_is_shown_with_who_it_was_and_put_right(
     gpunode: Callable[..., Ran], edit: Callable[..., None]
-) -> None:
+):
     """A cluster as gpunode left it has no diff; an edited one has that of the edit, which changes nothing, and goes away."""
     right = gpunode("plan", "--exit-code", "--json")
     assert (right.code, right.of("cluster")) == (0, []), right
@@ -128,7 +128,7 @@ def test_drift_of_the_cluster_is_shown_with_who_it_was_and_put_right(
 
 def test_who_may_only_read_the_cluster_sees_its_drift_and_can_cause_none(
     gpunode: Callable[..., Ran], edit: Callable[..., None], reader: Path
-) -> None:
+):
     """Without a dry run: what gpunode sets is compared with what is there, defaults of the API server left aside."""
     right = gpunode("plan", "--exit-code", "--json", inventory=reader)
     assert (right.code, right.of("cluster")) == (0, []), right
@@ -151,7 +151,7 @@ def test_who_may_only_read_the_cluster_sees_its_drift_and_can_cause_none(
 
 def test_a_default_runtime_that_was_taken_away_comes_back_and_the_plugins_pod_is_a_new_one(
     lab: Lab, gpunode: Callable[..., Ran]
-) -> None:
+):
     """Without it NVML cannot be loaded in a container: verify names the runtime, and the plan the pod that goes."""
     node, limited = lab.node("legacy"), ("--json", "--limit", "legacy")
 

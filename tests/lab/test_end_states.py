@@ -94,7 +94,7 @@ def planned(ran: Ran) -> str:
     return "\n".join(f"{change['kind']}: {change['what']}" for change in plan["changes"])
 
 
-def test_packages_by_hand_are_taken_over(lab: Lab, node: Node, run: Callable[..., Ran]) -> None:
+def test_packages_by_hand_are_taken_over(lab: Lab, node: Node, run: Callable[..., Ran]):
     """Driver, nvidia-docker2, daemon.json and gate are there: nothing of them is installed again, and what the owner set stays."""
     sources(lab, node)
     shell(node, f"{APT} nvidia-driver-pinning-580 && {APT} cuda-drivers-580 && modprobe nvidia")
@@ -115,9 +115,7 @@ def test_packages_by_hand_are_taken_over(lab: Lab, node: Node, run: Callable[...
     assert run("plan", "--exit-code", toolkit="nvidia-docker2").code == 0
 
 
-def test_a_driver_of_the_installer_by_hand_is_taken_over(
-    lab: Lab, node: Node, run: Callable[..., Ran]
-) -> None:
+def test_a_driver_of_the_installer_by_hand_is_taken_over(lab: Lab, node: Node, run: Callable[..., Ran]):
     """As `sh NVIDIA-Linux-x86_64-*.run` left it, without dkms: it is not run again."""
     sources(lab, node)
     by_installer(node, "--kernel-module-type=proprietary")
@@ -146,7 +144,7 @@ def by_installer(node: Node, *options: str) -> None:
 
 def test_the_plugin_by_docker_run_registers(
     lab: Lab, node: Node, run: Callable[..., Ran], gpunode: Callable[..., Ran]
-) -> None:
+):
     """As docs/deviceplugin.md has it: the kubelet counts the GPUs without any object of the cluster."""
     proven(run("provision", "--yes"), gpus=2)
     removed = gpunode("plugin remove", "--yes", "--json")
@@ -184,7 +182,7 @@ def offers(lab: Lab, node: Node, count: str) -> None:
 @pytest.mark.parametrize("node", ["modern"], indirect=True)
 def test_packages_half_installed_are_named_and_taken_over_when_finished(
     lab: Lab, node: Node, run: Callable[..., Ran]
-) -> None:
+):
     """Unpacked and not configured, as a machine that lost its power in the middle has them."""
     sources(lab, node)
     shell(node, f"{APT} --download-only nvidia-open")
@@ -206,9 +204,7 @@ def test_packages_half_installed_are_named_and_taken_over_when_finished(
 
 
 @pytest.mark.parametrize("node", ["modern"], indirect=True)
-def test_an_installers_driver_without_its_record_is_refused(
-    lab: Lab, node: Node, run: Callable[..., Ran]
-) -> None:
+def test_an_installers_driver_without_its_record_is_refused(lab: Lab, node: Node, run: Callable[..., Ran]):
     """Nobody can uninstall it cleanly any more, so nothing is installed over it."""
     sources(lab, node)
     by_installer(node, "--kernel-module-type=open")

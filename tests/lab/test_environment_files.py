@@ -20,7 +20,7 @@ def folder(lab: Lab) -> Iterator[str]:
     lab.node("modern").exec(["rm", "-rf", FOLDER])
 
 
-def test_systemd_reads_environment_files_as_gpunode_does(lab: Lab, folder: str) -> None:
+def test_systemd_reads_environment_files_as_gpunode_does(lab: Lab, folder: str):
     """Every file of the unit tests' table, in units of their own."""
     script = [f"mkdir -p {folder}"]
     for number, (text, _) in enumerate(FILES.values()):

@@ -30,7 +30,7 @@ CONNECTING: dict[str, tuple[Callable[[Node], AbstractContextManager[None]], int,
 @pytest.mark.parametrize("case", CONNECTING)
 def test_a_host_that_cannot_be_used_says_why_and_does_not_stop_the_other(
     case: str, legacy: Node, gpunode: Callable[..., Ran]
-) -> None:
+):
     """The bad host's outcome has cause and way out; the other host is planned."""
     fault, code, status, words = CONNECTING[case]
     with fault(legacy):
@@ -44,7 +44,7 @@ def test_a_host_that_cannot_be_used_says_why_and_does_not_stop_the_other(
     assert ran.of("outcome", "modern")[0]["status"] in ("planned", "right")
 
 
-def test_a_host_without_python_gets_one_first(legacy: Node, gpunode: Callable[..., Ran]) -> None:
+def test_a_host_without_python_gets_one_first(legacy: Node, gpunode: Callable[..., Ran]):
     """`plan` names the command; `provision` runs it, and then knows what else the host needs."""
     legacy.exec(["apt-get", "-q", "-y", "remove", "python3-minimal", "libpython3.11-minimal"])
     planned = gpunode("plan", "--json", "--limit", "legacy")
@@ -58,9 +58,7 @@ def test_a_host_without_python_gets_one_first(legacy: Node, gpunode: Callable[..
     assert gpunode("plan", "--json", "--exit-code", "--limit", "legacy").code == 0
 
 
-def test_a_config_that_does_not_parse_is_refused_and_left_as_it_is(
-    legacy: Node, gpunode: Callable[..., Ran]
-) -> None:
+def test_a_config_that_does_not_parse_is_refused_and_left_as_it_is(legacy: Node, gpunode: Callable[..., Ran]):
     """File, line and cause are named; not a byte is written."""
     path = "/etc/docker/daemon.json"
     text = '{"log-driver": "json-file",\n "log-opts": {"max-size": "100m",}\n}\n'
@@ -80,7 +78,7 @@ def test_a_config_that_does_not_parse_is_refused_and_left_as_it_is(
 
 def test_an_apiserver_that_does_not_answer_stops_before_any_host_is_touched(
     lab: Lab, gpunode: Callable[..., Ran]
-) -> None:
+):
     """The address and the cause are named."""
     with faults.apiserver_down(lab):
         ran = gpunode("provision", "--yes", "--json")

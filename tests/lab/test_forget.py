@@ -75,7 +75,7 @@ def has_plugin(lab: Lab) -> bool:
 )
 def test_a_node_of_the_gpu_operator_comes_to_gpunode_and_back_and_is_forgotten(
     lab: Lab, gpunode: Callable[..., Ran], modern: Node, killed: bool
-) -> None:
+):
     hosts, limit = (HOSTS, ()) if killed else ((NODE,), ("--limit", NODE))
     container = "the GPU Operator's driver container brings this host's driver"
     planned = gpunode("plan", *ONLY)

@@ -59,7 +59,7 @@ def modules(node: Node) -> str:
     return node.exec(["dkms", "status"]).stdout
 
 
-def test_dpkg_killed_while_it_configures(lab: Lab, node: Node, run: Callable[..., Ran]) -> None:
+def test_dpkg_killed_while_it_configures(lab: Lab, node: Node, run: Callable[..., Ran]):
     """Half configured packages are named, with the commands that end it; nothing is installed before."""
     sources(lab, node)
     cut_off(node, f"{APT} nvidia-open")
@@ -78,7 +78,7 @@ def test_dpkg_killed_while_it_configures(lab: Lab, node: Node, run: Callable[...
     assert run("plan", "--exit-code").code == 0
 
 
-def test_rpm_killed_in_a_scriptlet(lab: Lab, node: Node, run: Callable[..., Ran]) -> None:
+def test_rpm_killed_in_a_scriptlet(lab: Lab, node: Node, run: Callable[..., Ran]):
     """What is missing is installed; the module that nobody has built is named, with what builds it."""
     with mirror.served(node, rpm.repositories()) as uri:
         rhel.become(node, uri, Path(lab.table["apt"]["key"]))

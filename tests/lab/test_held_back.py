@@ -82,7 +82,7 @@ def loading(made: Pods, node: str) -> str:
 
 def test_what_pods_have_is_held_back_over_a_kubelets_restart_until_they_are_gone(
     lab: Lab, gpunode: Callable[..., Ran], made: Pods
-) -> None:
+):
     """Of one pod an init container alone has a GPU, another one has a GPU itself: they are not shared until then."""
     deploy(lab, gpunode, "version: v1\n")
     offered(lab, GPUS)

@@ -40,7 +40,7 @@ def provisioning(lab: Lab) -> Iterator[tuple[subprocess.Popen[str], IO[str]]]:
         yield process, process.stdout
 
 
-def test_a_locked_apt_is_waited_for_and_its_holder_named(lab: Lab, legacy: Node) -> None:
+def test_a_locked_apt_is_waited_for_and_its_holder_named(lab: Lab, legacy: Node):
     """The run says who holds the lock, waits, and goes on when it is free."""
     with provisioning(lab) as (process, lines):
         with faults.apt_locked(legacy):
@@ -51,7 +51,7 @@ def test_a_locked_apt_is_waited_for_and_its_holder_named(lab: Lab, legacy: Node)
     assert process.returncode == 0, rest[-3000:]
 
 
-def test_a_cut_connection_loses_nothing(lab: Lab, legacy: Node) -> None:
+def test_a_cut_connection_loses_nothing(lab: Lab, legacy: Node):
     """The work goes on on the host; the same run finds its way back and ends well."""
     with provisioning(lab) as (process, lines):
         next(line for line in lines if '"progress"' in line)
@@ -62,7 +62,7 @@ def test_a_cut_connection_loses_nothing(lab: Lab, legacy: Node) -> None:
     assert "connection lost" in rest
 
 
-def test_a_host_that_goes_silent_is_noticed_and_found_again(lab: Lab, legacy: Node) -> None:
+def test_a_host_that_goes_silent_is_noticed_and_found_again(lab: Lab, legacy: Node):
     """No packet comes any more, not even a reset: the run notices, and follows the work when the host is back."""
     with provisioning(lab) as (process, lines):
         next(line for line in lines if '"progress"' in line)
@@ -74,7 +74,7 @@ def test_a_host_that_goes_silent_is_noticed_and_found_again(lab: Lab, legacy: No
     assert process.returncode == 0, rest[-3000:]
 
 
-def test_a_run_that_dies_is_followed_by_the_next(lab: Lab, legacy: Node, gpunode: Callable[..., Ran]) -> None:
+def test_a_run_that_dies_is_followed_by_the_next(lab: Lab, legacy: Node, gpunode: Callable[..., Ran]):
     """gpunode killed in the middle of an apply: the next run follows that apply and converges."""
     with provisioning(lab) as (process, lines):
         next(line for line in lines if '"progress"' in line)

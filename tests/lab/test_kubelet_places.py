@@ -40,7 +40,7 @@ def merged(case: Mapping[str, Any]) -> dict[str, str]:
 @pytest.mark.parametrize("case", CASES, ids=cases.ids)
 def test_systemd_starts_the_kubelet_with_other_gates_and_nothing_else(
     started: dict[str, tuple[systemd_reader.Started, systemd_reader.Started]], case: dict[str, Any]
-) -> None:
+):
     """Words and variables are the same but for the gates, and the gates are those that were planned."""
     before, after = started[case["name"]]
     assert before.words
@@ -52,7 +52,7 @@ def test_systemd_starts_the_kubelet_with_other_gates_and_nothing_else(
 @pytest.mark.parametrize("case", CASES, ids=cases.ids)
 def test_systemd_reads_units_and_files_as_gpunode_does(
     started: dict[str, tuple[systemd_reader.Started, systemd_reader.Started]], case: dict[str, Any]
-) -> None:
+):
     """What a plan rests on is what systemd would start, before and after."""
     for told, texts in zip(started[case["name"]], (case["files"], merged(case)), strict=True):
         start = kubelets.read(places.seen(case, texts))

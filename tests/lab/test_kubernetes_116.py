@@ -117,7 +117,7 @@ def provisioned(inventory: Path, gpunode: Callable[..., Ran]) -> Ran:
     return gpunode("provision", "--limit", NAME, "--yes", "--json", inventory=inventory, timeout=800)
 
 
-def test_a_bare_host_becomes_a_verified_node(provisioned: Ran, old: Old) -> None:
+def test_a_bare_host_becomes_a_verified_node(provisioned: Ran, old: Old):
     """By the plugin's DaemonSet; each GPU has run a pod."""
     assert provisioned.code == 0, provisioned
     info = cluster.request(old, "GET", f"/api/v1/nodes/{NAME}")["status"]["nodeInfo"]
@@ -128,7 +128,7 @@ def test_a_bare_host_becomes_a_verified_node(provisioned: Ran, old: Old) -> None
 
 def test_the_plan_is_empty_afterwards_and_every_link_is_ok(
     provisioned: Ran, inventory: Path, gpunode: Callable[..., Ran]
-) -> None:
+):
     planned = gpunode("plan", "--limit", NAME, "--json", "--exit-code", inventory=inventory)
     assert planned.code == 0, planned
     verified = gpunode("verify", "--limit", NAME, "--json", inventory=inventory)

@@ -105,7 +105,7 @@ def nvidia_docker_1(node: Node) -> None:
     shell(node, f"docker create --name trainer {volume} $(docker images -q | head -1) sleep 1")
 
 
-def test_nvidia_docker_1_goes_when_no_container_needs_it(node: Node, run: Callable[..., Ran]) -> None:
+def test_nvidia_docker_1_goes_when_no_container_needs_it(node: Node, run: Callable[..., Ran]):
     """A container that has its volume would not start again: it is named, and nothing is changed until it is removed."""
     nvidia_docker_1(node)
     before = node.read("/etc/docker/daemon.json")
@@ -151,9 +151,7 @@ def scheduled(lab: Lab) -> int:
     return int(lab.request("GET", f"{DAEMONSETS}/{GPUSHARE}")["status"].get("desiredNumberScheduled", 0))
 
 
-def test_gpushares_plugin_is_named_until_it_leaves_the_node(
-    lab: Lab, node: Node, run: Callable[..., Ran]
-) -> None:
+def test_gpushares_plugin_is_named_until_it_leaves_the_node(lab: Lab, node: Node, run: Callable[..., Ran]):
     """Every run says that it offers the GPUs too, and how it goes; without its label the node has one plugin."""
     proven(run("provision", "--yes"), GPUS)
     gpushare(lab, node)

@@ -36,7 +36,7 @@ for path in glob.glob("/proc/[0-9]*/environ"):
 @pytest.mark.parametrize("name", ["legacy", "modern"])
 def test_a_pod_that_lost_its_gpu_is_named_with_what_starts_it_again(
     lab: Lab, gpunode: Callable[..., Ran], made: Pods, name: str
-) -> None:
+):
     """docker's containers and containerd's; the pods of other nodes, and the node's own links, hold."""
     limited = ("--json", "--no-run", "--limit", name)
     ready = gpunode("provision", "--yes", *limited, timeout=800)
@@ -61,7 +61,7 @@ def test_a_pod_that_lost_its_gpu_is_named_with_what_starts_it_again(
 
 def test_a_pod_with_gpus_that_it_never_asked_for_is_a_remark(
     lab: Lab, gpunode: Callable[..., Ran], made: Pods
-) -> None:
+):
     """Its image's variable is enough where nvidia is the default runtime."""
     ready = gpunode("provision", "--yes", "--json", "--no-run", "--limit", "legacy", timeout=800)
     assert ready.code == 0, ready
@@ -75,7 +75,7 @@ def test_a_pod_with_gpus_that_it_never_asked_for_is_a_remark(
     ), link
 
 
-def test_label_features_are_what_the_hosts_have(lab: Lab, gpunode: Callable[..., Ran]) -> None:
+def test_label_features_are_what_the_hosts_have(lab: Lab, gpunode: Callable[..., Ran]):
     """Written by server-side apply, found again in the books of the API server, and taken off."""
     ready = gpunode("provision", "--yes", "--json", "--no-run", timeout=800)
     assert ready.code == 0, ready
@@ -99,7 +99,7 @@ def test_label_features_are_what_the_hosts_have(lab: Lab, gpunode: Callable[...,
 
 def test_a_support_bundle_has_hosts_nodes_and_the_plugins_logs(
     lab: Lab, gpunode: Callable[..., Ran], tmp_path
-) -> None:
+):
     ready = gpunode("provision", "--yes", "--json", "--no-run", timeout=800)
     assert ready.code == 0, ready
     path = tmp_path / "help.tar.gz"

@@ -106,7 +106,7 @@ def image_with(lab: Lab, node: Node, env: dict[str, str]) -> str:
     return name
 
 
-def test_cgroup_v1_alone_keeps_limits_off(lab: Lab, modern: Node, made: Pods) -> None:
+def test_cgroup_v1_alone_keeps_limits_off(lab: Lab, modern: Node, made: Pods):
     """Driver and toolkit could; the hook would fail every container that asks for it, so none does."""
     wait("the plugin's verdict", lambda: "does not enforce memory limits" in plugin_log(lab, "modern"), 60)
     (verdict,) = [
@@ -119,7 +119,7 @@ def test_cgroup_v1_alone_keeps_limits_off(lab: Lab, modern: Node, made: Pods) ->
 
 def test_containers_have_no_more_than_they_asked_for(
     lab: Lab, modern: Node, cgroup_v2: None, made: Pods, gpunode: Callable[..., Ran]
-) -> None:
+):
     """The real hook sets what the plugin says; CUDA in the pod shows that as the GPU's size; verify says so."""
     wait("the plugin's verdict", lambda: "the driver enforces memory limits" in plugin_log(lab, "modern"), 60)
     wait(

@@ -51,7 +51,7 @@ def offered(lab: Lab, node: str, number: int) -> None:
 
 def test_a_gpu_that_a_pod_has_whole_is_shared_when_the_pod_is_gone(
     lab: Lab, deploy: Callable[[str], None], made: Pods
-) -> None:
+):
     """Until then the kubelets, for which its memory is free, do not give it; the pod that waits for it gets it."""
     whole = dict(zip(GPUS, made.seen(*(made.make(f"whole-{name}", name) for name in GPUS)), strict=True))
     deploy(BY_GIB)
@@ -75,7 +75,7 @@ def test_a_gpu_that_a_pod_has_whole_is_shared_when_the_pod_is_gone(
         offered(lab, name, GPUS[name] * GIB[name])
 
 
-def test_nodes_offer_their_memory_and_say_how_many_gpus_it_is_of(lab: Lab, by_gib: None) -> None:
+def test_nodes_offer_their_memory_and_say_how_many_gpus_it_is_of(lab: Lab, by_gib: None):
     """By size of each node's GPUs; gpushare's tools look for the count in capacity and in allocatable."""
     for name, gpus in GPUS.items():
         assert lab.units(name, MEM, "capacity") == gpus * GIB[name]
@@ -84,7 +84,7 @@ def test_nodes_offer_their_memory_and_say_how_many_gpus_it_is_of(lab: Lab, by_gi
 
 
 @pytest.mark.parametrize("name", GPUS)
-def test_pods_share_one_gpu_until_it_is_full(lab: Lab, by_gib: None, made: Pods, name: str) -> None:
+def test_pods_share_one_gpu_until_it_is_full(lab: Lab, by_gib: None, made: Pods, name: str):
     """Each sees one GPU and is told its share; the third does not fit beside them and has the next GPU."""
     half = GIB[name] // 2
     shared = [made.make(f"{name}-{n}", name, half, MEM) for n in range(2)]
@@ -104,7 +104,7 @@ def test_pods_share_one_gpu_until_it_is_full(lab: Lab, by_gib: None, made: Pods,
 
 def test_what_is_free_in_sum_but_on_no_gpu_is_refused_with_the_most_that_is(
     lab: Lab, by_gib: None, made: Pods
-) -> None:
+):
     """The scheduler sees the sum only. What does not fit the sum either waits at the scheduler."""
     full = [made.make(f"part-{n}", "legacy", 10, MEM) for n in range(2)]
     made.seen(*full)
@@ -117,9 +117,7 @@ def test_what_is_free_in_sum_but_on_no_gpu_is_refused_with_the_most_that_is(
     assert f"Insufficient {MEM}" in made.unschedulable(waiting)
 
 
-def test_limits_that_this_host_cannot_have_break_nothing(
-    lab: Lab, deploy: Callable[[str], None], made: Pods
-) -> None:
+def test_limits_that_this_host_cannot_have_break_nothing(lab: Lab, deploy: Callable[[str], None], made: Pods):
     """Drivers before 615 on cgroup v1: the log names both, the pod runs, and is told no limit."""
     config = "flags: {plugin: {deviceListStrategy: cdi-cri}}\nsharing: {memory: {devices: ['0']}}\n"
     deploy(f"version: v1\n{config}")
@@ -136,7 +134,7 @@ def test_limits_that_this_host_cannot_have_break_nothing(
 
 def test_the_longest_list_that_is_sent_is_one_that_kubelets_take(
     lab: Lab, deploy: Callable[[str], None], made: Pods
-) -> None:
+):
     """Some 54,000 units of 6 MiB, 3.6 MB, near the limit of 4 MiB; a pod gets a thousand of one GPU."""
     deploy("version: v1\nsharing: {memory: {unit: MiB, chunk: 6}}\n")
     for name, gpus in GPUS.items():

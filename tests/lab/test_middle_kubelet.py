@@ -68,7 +68,7 @@ def provisioned(node: Node, gpunode: Callable[..., Ran]) -> Ran:
     return gpunode("provision", "--limit", node.name, "--yes", "--json", timeout=800)
 
 
-def test_a_bare_host_becomes_a_verified_node(provisioned: Ran, node: Node, lab: Lab) -> None:
+def test_a_bare_host_becomes_a_verified_node(provisioned: Ran, node: Node, lab: Lab):
     """The real kubelet and containerd are of those versions, and each GPU has run a pod."""
     assert provisioned.code == 0, provisioned
     info = lab.request("GET", f"/api/v1/nodes/{node.name}")["status"]["nodeInfo"]
@@ -80,7 +80,7 @@ def test_a_bare_host_becomes_a_verified_node(provisioned: Ran, node: Node, lab: 
 
 def test_the_plan_is_empty_afterwards_and_every_link_is_ok(
     provisioned: Ran, node: Node, gpunode: Callable[..., Ran]
-) -> None:
+):
     planned = gpunode("plan", "--limit", node.name, "--json", "--exit-code")
     assert planned.code == 0, planned
     verified = gpunode("verify", "--limit", node.name, "--json")
@@ -88,7 +88,7 @@ def test_the_plan_is_empty_afterwards_and_every_link_is_ok(
     assert {link["status"] for link in verified.of("link", node.name)} == {"ok"}
 
 
-def test_the_owners_lines_are_kept(provisioned: Ran, node: Node) -> None:
+def test_the_owners_lines_are_kept(provisioned: Ran, node: Node):
     """All of config.toml but the default runtime's name; of the kubelet's arguments only the gate goes, which 1.28 removed."""
     lines = node.read(CONFIG).splitlines()
     assert [line for line in OWNED.splitlines() if line not in lines] == ['    default_runtime_name = "runc"']

@@ -142,7 +142,7 @@ def pod(lab: Lab, node: str, me: str, other: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("node", NODES)
-def test_two_pods_share_one_gpu_by_mps(lab: Lab, node: str) -> None:
+def test_two_pods_share_one_gpu_by_mps(lab: Lab, node: str):
     """Each reaches the GPU's control daemon, which has half of the GPU for each; they have one small /dev/shm."""
     pods, run = "/api/v1/namespaces/default/pods", uuid.uuid4().hex[:8]
     names = [f"mps-{node}-{run}-{letter}" for letter in "ab"]
@@ -168,7 +168,7 @@ def test_two_pods_share_one_gpu_by_mps(lab: Lab, node: str) -> None:
     }
 
 
-def test_a_killed_daemon_is_started_again_and_the_plugin_hears_of_both(lab: Lab) -> None:
+def test_a_killed_daemon_is_started_again_and_the_plugin_hears_of_both(lab: Lab):
     """At once, by its process; no pod is started anew for it."""
     for name in NODES:
         (before,) = processes(lab, name, DAEMON)
@@ -183,7 +183,7 @@ def test_a_killed_daemon_is_started_again_and_the_plugin_hears_of_both(lab: Lab)
     wait("the shares", lambda: offered(lab, SHARED) == dict.fromkeys(NODES, SHARES), 60)
 
 
-def test_shares_without_a_daemon_are_unhealthy_until_it_is_back(lab: Lab) -> None:
+def test_shares_without_a_daemon_are_unhealthy_until_it_is_back(lab: Lab):
     """The program cannot be started for a while; the node's other GPUs stay allocatable."""
     whole = offered(lab, "nvidia.com/gpu")
     for name in NODES:
@@ -201,7 +201,7 @@ def test_shares_without_a_daemon_are_unhealthy_until_it_is_back(lab: Lab) -> Non
     wait("the shares", lambda: offered(lab, SHARED) == dict.fromkeys(NODES, SHARES), 120)
 
 
-def test_a_killed_process_of_the_daemons_leaves_nothing_behind(lab: Lab) -> None:
+def test_a_killed_process_of_the_daemons_leaves_nothing_behind(lab: Lab):
     """Its daemon ends with its container; the kubelet starts the container again, and there is one daemon."""
     for name in NODES:
         (before,), (daemon,) = processes(lab, name, PROCESS), processes(lab, name, DAEMON)

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.lab
 
 def test_nvidia_docker2_comes_with_the_toolkit_and_leaves_daemon_json_to_its_owner(
     lab: Lab, gpunode: Callable[..., Ran], inventory: Callable[..., Path]
-) -> None:
+):
     """Its last version is empty; without the wish it is removed again, and the GPUs work throughout."""
     node = lab.node("legacy")
     wish = inventory(lambda text: text.replace("{name: legacy,", "{name: legacy, toolkit: nvidia-docker2,"))

@@ -122,7 +122,7 @@ def refused(api: Api, namespace: str, container: dict[str, Any] | None = None, *
 
 
 @pytest.mark.parametrize("minor", [*OLD, NEW])
-def test_what_admission_forbids_has_a_reason(minor: str, tmp_path) -> None:
+def test_what_admission_forbids_has_a_reason(minor: str, tmp_path):
     """By each plugin that this release has on by itself."""
     with server(minor, tmp_path) as api:
         quota(api, "amount", {"requests.nvidia.com/gpu": "0"})
@@ -162,7 +162,7 @@ def test_what_admission_forbids_has_a_reason(minor: str, tmp_path) -> None:
 
 
 @pytest.mark.parametrize("minor", [*OLD, NEW])
-def test_a_trial_finds_what_would_refuse_a_pod_and_makes_none(minor: str, tmp_path) -> None:
+def test_a_trial_finds_what_would_refuse_a_pod_and_makes_none(minor: str, tmp_path):
     """A dry run has the same admission."""
     with server(minor, tmp_path) as api:
         quota(api, "amount", {"requests.nvidia.com/gpu": "0"})
@@ -180,7 +180,7 @@ def test_a_trial_finds_what_would_refuse_a_pod_and_makes_none(minor: str, tmp_pa
 
 
 @pytest.mark.parametrize("minor", list(OLD))
-def test_a_pod_security_policy_has_a_reason(minor: str, tmp_path) -> None:
+def test_a_pod_security_policy_has_a_reason(minor: str, tmp_path):
     """None at all, and one that allows no hostPath."""
     with server(minor, tmp_path, enable_admission_plugins="PodSecurityPolicy") as api:
         namespace(api, "free")
@@ -193,7 +193,7 @@ def test_a_pod_security_policy_has_a_reason(minor: str, tmp_path) -> None:
         assert refused(api, "free", volumes=host) == "pod-security-policy"
 
 
-def test_classes_with_a_quota_and_a_policy_of_the_clusters_own_have_reasons(tmp_path) -> None:
+def test_classes_with_a_quota_and_a_policy_of_the_clusters_own_have_reasons(tmp_path):
     """As GKE keeps the system's priorities; and without a service account, where accounts are asked for."""
     (tmp_path / "admission.yaml").write_text(json.dumps(SCOPED))
     config, none = str(tmp_path / "admission.yaml"), "AlwaysDeny"

@@ -95,7 +95,7 @@ class Pods:
 
 
 @pytest.mark.parametrize(("minor", "version", "path", "pieces"), CASES)
-def test_the_articles_steps_and_back(tmp_path, minor: str, version: str, path: str, pieces: bool) -> None:
+def test_the_articles_steps_and_back(tmp_path, minor: str, version: str, path: str, pieces: bool):
     """Pods go onto single GPUs, wait with the reason, preempt; and by the manifest as it was the scheduler counts sums."""
     if shutil.which("etcd") is None:
         pytest.skip("no etcd here")

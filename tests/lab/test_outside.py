@@ -101,7 +101,7 @@ def soon(monkeypatch) -> None:
     monkeypatch.setattr(converge, "CONFIRM_SECONDS", SECONDS)
 
 
-def test_a_docker_bridge_that_takes_the_hosts_own_network_is_undone(lab: Lab) -> None:
+def test_a_docker_bridge_that_takes_the_hosts_own_network_is_undone(lab: Lab):
     """docker runs well on 172.29.N.1/25: that is now the bridge's address, and the operator's and the API server's no more."""
     node = lab.node("legacy")
     node.reset()
@@ -126,7 +126,7 @@ ExecStartPre=/bin/sh -c 'for port in $CLOSED; do iptables -A UPLINK -p tcp --dpo
 DROP_IN = "/etc/systemd/system/kubelet.service.d/50-uplink.conf"
 
 
-def test_a_firewall_that_spares_what_is_connected_is_undone(lab: Lab) -> None:
+def test_a_firewall_that_spares_what_is_connected_is_undone(lab: Lab):
     """The owner's hook closes ports as its file says, for new connections: the apply's own works on, and proves nothing."""
     node = lab.node("modern")
     node.reset()

@@ -135,7 +135,7 @@ def binding(name: str, **metadata: Any) -> dict[str, Any]:
     return {"apiVersion": "v1", "kind": "Binding", "metadata": {"name": name, **metadata}, "target": target}
 
 
-def test_the_plugin_publishes_on_its_own_node(server: Server) -> None:
+def test_the_plugin_publishes_on_its_own_node(server: Server):
     """Status and memory, also of a node that others annotate; and takes them back."""
     for text in ("one", "two", None):
         body = noted(**{ANNOTATION: text, "gpunode.dev/gpu-memory": text})
@@ -149,12 +149,12 @@ OWNER = {"apiVersion": "v1", "kind": "Node", "name": "gone", "uid": "u"}
 
 
 @tables.rows("refused-changes")
-def test_the_plugin_changes_nothing_else(server: Server, who: str, node: str, body: Any, why: str) -> None:
+def test_the_plugin_changes_nothing_else(server: Server, who: str, node: str, body: Any, why: str):
     code, answer = server.ask(who, "PATCH", f"{NODE}/{node}", body)
     assert (code, why in answer["message"]) == (422, True), answer
 
 
-def test_the_plugin_writes_its_condition_and_nothing_else_of_a_status(server: Server) -> None:
+def test_the_plugin_writes_its_condition_and_nothing_else_of_a_status(server: Server):
     """The right to the status of nodes is narrowed as that to nodes is."""
     own = {"type": "GpuReady", "status": "True"}
     code, answer = server.ask("plugin", "PATCH", f"{NODE}/a/status", {"status": {"conditions": [own]}})
@@ -176,7 +176,7 @@ def test_the_plugin_writes_its_condition_and_nothing_else_of_a_status(server: Se
     assert (code, "no node but its own" in answer["message"]) == (422, True), answer
 
 
-def test_the_extender_binds_and_notes_what_asks_for_gpu_memory(server: Server) -> None:
+def test_the_extender_binds_and_notes_what_asks_for_gpu_memory(server: Server):
     """A waiting pod is touched, bound with its note, and noted again where it has another GPU."""
     code, answer = server.ask("extender", "PATCH", f"{PODS}/mem/status", touch())
     assert code == 200, answer
@@ -212,7 +212,7 @@ READY = {"conditions": [{"type": "Ready", "status": "True"}], "podIP": "10.0.0.1
     ],
     ids=["another's pod", "its status", "a pod's status", "labels", "finalizers", "other annotations"],
 )
-def test_the_extender_changes_nothing_else_of_pods(server: Server, pod: str, body: Any, why: str) -> None:
+def test_the_extender_changes_nothing_else_of_pods(server: Server, pod: str, body: Any, why: str):
     code, answer = server.ask("extender", "PATCH", f"{PODS}/{pod}/status", body)
     assert (code, why in answer["message"]) == (422, True), answer
 
@@ -224,12 +224,12 @@ def test_the_extender_changes_nothing_else_of_pods(server: Server, pod: str, bod
         ({"labels": {"app": "web"}}, "no labels but"),
     ],
 )
-def test_a_binding_brings_nothing_else_to_its_pod(server: Server, metadata: Any, why: str) -> None:
+def test_a_binding_brings_nothing_else_to_its_pod(server: Server, metadata: Any, why: str):
     code, answer = server.ask("extender", "POST", f"{PODS}/web/binding", binding("web", **metadata))
     assert (code, why in answer["message"]) == (422, True), answer
 
 
-def test_the_policies_are_kept_as_they_are_written(server: Server) -> None:
+def test_the_policies_are_kept_as_they_are_written(server: Server):
     """A second apply changes nothing; the API server finds no mistake of types in them."""
     policies = [item for spec in (PLUGIN, EXTENDER) for item in spec.manifests if "Policy" in item["kind"]]
     assert {change.action for change in apply.diff(server.api, policies)} == {"same"}

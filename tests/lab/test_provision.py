@@ -53,7 +53,7 @@ def provisioned(planned: Ran, gpunode: Callable[..., Ran]) -> Ran:
     return gpunode("provision", "--yes", "--json")
 
 
-def test_the_plan_of_bare_hosts_says_what_would_change_and_why(planned: Ran) -> None:
+def test_the_plan_of_bare_hosts_says_what_would_change_and_why(planned: Ran):
     """Driver by GPU, toolkit, runtime, kubelet: each change with a reason; exit code 5."""
     assert planned.code == 5, planned
     for host, runtime in (("legacy", "docker"), ("modern", "containerd")):
@@ -65,14 +65,14 @@ def test_the_plan_of_bare_hosts_says_what_would_change_and_why(planned: Ran) -> 
     assert "DevicePlugins" in json.dumps(planned.of("plan", "modern"))
 
 
-def test_a_plan_changes_nothing(planned: Ran, bare: dict[str, dict[str, str]], lab: Lab) -> None:
+def test_a_plan_changes_nothing(planned: Ran, bare: dict[str, dict[str, str]], lab: Lab):
     """The owners' files are as they were, and no driver is there."""
     for name, files in bare.items():
         assert {path: lab.node(name).read(path) for path in files} == files
         assert lab.node(name).exec(["which", "nvidia-smi"], check=False).returncode != 0
 
 
-def test_provision_takes_both_hosts_from_bare_to_verified(provisioned: Ran) -> None:
+def test_provision_takes_both_hosts_from_bare_to_verified(provisioned: Ran):
     """Every GPU of every node is allocatable and has run vectoradd."""
     assert provisioned.code == 0, provisioned
     assert provisioned.status("legacy") == provisioned.status("modern") == "changed"
@@ -80,7 +80,7 @@ def test_provision_takes_both_hosts_from_bare_to_verified(provisioned: Ran) -> N
     assert {host: len({row["uuid"] for row in passed if row["node"] == host}) for host in GPUS} == GPUS
 
 
-def test_what_the_owner_had_is_kept(provisioned: Ran, lab: Lab) -> None:
+def test_what_the_owner_had_is_kept(provisioned: Ran, lab: Lab):
     """daemon.json, config.toml and the kubelet's arguments still hold what they held."""
     for name, files in KEPT.items():
         for path, words in files.items():
@@ -88,14 +88,14 @@ def test_what_the_owner_had_is_kept(provisioned: Ran, lab: Lab) -> None:
             assert [word for word in words if word not in text] == [], f"{name}:{path}\n{text}"
 
 
-def test_the_gate_that_kept_the_kubelet_down_is_gone(provisioned: Ran, lab: Lab) -> None:
+def test_the_gate_that_kept_the_kubelet_down_is_gone(provisioned: Ran, lab: Lab):
     """The kubelet of 1.36 runs, without DevicePlugins in its arguments."""
     modern = lab.node("modern")
     assert "DevicePlugins" not in modern.read("/etc/default/kubelet")
     assert modern.is_ready()
 
 
-def test_each_node_has_the_driver_its_gpus_need(provisioned: Ran, lab: Lab) -> None:
+def test_each_node_has_the_driver_its_gpus_need(provisioned: Ran, lab: Lab):
     """Pascal: 580, proprietary. Hopper: the production branch, open."""
     assert lab.node("legacy").read("/sys/module/nvidia/version").startswith("580.")
     assert "Open Kernel Module" not in lab.node("legacy").read("/proc/driver/nvidia/version")
@@ -114,7 +114,7 @@ def logins(node: Node) -> tuple[int, int]:
 
 def test_a_second_provision_has_nothing_to_do_and_visits_each_host_once(
     provisioned: Ran, lab: Lab, gpunode: Callable[..., Ran]
-) -> None:
+):
     """The empty plan is the product: one connection, one exec, no change on host or cluster."""
     before = {name: logins(lab.node(name)) for name in GPUS}
     again = gpunode("provision", "--json", "--no-run")
@@ -129,7 +129,7 @@ def test_a_second_provision_has_nothing_to_do_and_visits_each_host_once(
     }
 
 
-def test_verify_walks_the_whole_chain(provisioned: Ran, gpunode: Callable[..., Ran]) -> None:
+def test_verify_walks_the_whole_chain(provisioned: Ran, gpunode: Callable[..., Ran]):
     """From the PCI bus to a finished pod, every link is ok; last comes the work, as the plugin's own container has GPUs."""
     verified = gpunode("verify", "--json")
 
@@ -143,7 +143,7 @@ def test_verify_walks_the_whole_chain(provisioned: Ran, gpunode: Callable[..., R
         assert {link["status"] for link in links} == {"ok"}
 
 
-def test_nvidia_smi_shows_the_gpu_of_a_pod(provisioned: Ran, gpunode: Callable[..., Ran]) -> None:
+def test_nvidia_smi_shows_the_gpu_of_a_pod(provisioned: Ran, gpunode: Callable[..., Ran]):
     """The nvidia runtime brings the program into the pod, which sees one GPU and is deleted."""
     ran = gpunode("run nvidia-smi", "--json", "--limit", "modern")
     assert ran.code == 0, ran
@@ -151,7 +151,7 @@ def test_nvidia_smi_shows_the_gpu_of_a_pod(provisioned: Ran, gpunode: Callable[.
     assert sum("H100" in line["log"] for line in ran.of("log")) == 1, ran
 
 
-def test_label_writes_what_the_gpus_are(provisioned: Ran, lab: Lab, gpunode: Callable[..., Ran]) -> None:
+def test_label_writes_what_the_gpus_are(provisioned: Ran, lab: Lab, gpunode: Callable[..., Ran]):
     """accelerator=… by model; a dry run shows it, --remove takes it off again."""
 
     def accelerators() -> dict[str, str | None]:

@@ -72,9 +72,7 @@ def container(pod: dict[str, Any]) -> tuple[str, int]:
     return status["containerID"], status["restartCount"]
 
 
-def test_a_plan_sets_the_default_runtime_and_restarts_the_agent(
-    agent: Agent, gpunode: Callable[..., Ran]
-) -> None:
+def test_a_plan_sets_the_default_runtime_and_restarts_the_agent(agent: Agent, gpunode: Callable[..., Ran]):
     """By a drop-in of its settings; containerd's own configuration is the product's to write."""
     planned = gpunode("plan", "--limit", agent.node.name, "--json")
     titles = [change["what"] for change in planned.of("plan", agent.node.name)[0]["changes"]]
@@ -83,7 +81,7 @@ def test_a_plan_sets_the_default_runtime_and_restarts_the_agent(
     assert not [what for what in titles if "/etc/containerd/" in what], planned
 
 
-def test_a_bare_agent_becomes_a_verified_node(agent: Agent, provisioned: Ran) -> None:
+def test_a_bare_agent_becomes_a_verified_node(agent: Agent, provisioned: Ran):
     """Each GPU has run a pod; the image of the plugin came by the product's own ctr."""
     assert provisioned.code == 0, provisioned
     passed = [row for row in provisioned.of("vectoradd") if row["result"] == "passed"]
@@ -93,7 +91,7 @@ def test_a_bare_agent_becomes_a_verified_node(agent: Agent, provisioned: Ran) ->
     assert "runtimes.sandboxed]" in generated
 
 
-def test_pods_go_on_while_the_agent_restarts(agent: Agent, provisioned: Ran, lab: Lab) -> None:
+def test_pods_go_on_while_the_agent_restarts(agent: Agent, provisioned: Ran, lab: Lab):
     """The same container as before."""
     assert provisioned.code == 0, provisioned
     now = lab.request("GET", f"{PODS}/{agent.pod['metadata']['name']}")
@@ -102,7 +100,7 @@ def test_pods_go_on_while_the_agent_restarts(agent: Agent, provisioned: Ran, lab
 
 def test_the_plan_is_empty_afterwards_and_every_link_is_ok(
     agent: Agent, provisioned: Ran, gpunode: Callable[..., Ran]
-) -> None:
+):
     planned = gpunode("plan", "--limit", agent.node.name, "--json", "--exit-code")
     assert planned.code == 0, planned
     verified = gpunode("verify", "--limit", agent.node.name, "--json")
@@ -110,15 +108,13 @@ def test_the_plan_is_empty_afterwards_and_every_link_is_ok(
     assert {link["status"] for link in verified.of("link", agent.node.name)} == {"ok"}
 
 
-def test_the_owners_files_are_kept(agent: Agent, provisioned: Ran) -> None:
+def test_the_owners_files_are_kept(agent: Agent, provisioned: Ran):
     assert provisioned.code == 0, provisioned
     assert agent.node.read(f"/etc/rancher/{agent.name}/config.yaml") == rancher.SETTINGS
     assert agent.node.read(f"{agent.folder}/etc/containerd/config-v3.toml.tmpl") == rancher.TEMPLATE
 
 
-def test_after_a_reboot_the_plan_is_empty(
-    agent: Agent, provisioned: Ran, gpunode: Callable[..., Ran]
-) -> None:
+def test_after_a_reboot_the_plan_is_empty(agent: Agent, provisioned: Ran, gpunode: Callable[..., Ran]):
     """The product has written its configuration again, and nothing of it was lost."""
     agent.node.reboot()
     agent.node.wait_ready()
@@ -128,7 +124,7 @@ def test_after_a_reboot_the_plan_is_empty(
 
 def test_a_gate_that_the_kubelet_refuses_is_taken_out(
     agent: Agent, provisioned: Ran, gpunode: Callable[..., Ran]
-) -> None:
+):
     """Kubernetes 1.28 removed DevicePlugins: with it in a drop-in, the agent starts again and again."""
     path = f"/etc/rancher/{agent.name}/config.yaml.d/50-gpu.yaml"
     agent.node.write(path, "kubelet-arg+:\n  - feature-gates=DevicePlugins=true\n  - max-pods=70\n")

@@ -12,7 +12,7 @@ from .conftest import Ran
 pytestmark = pytest.mark.lab
 
 
-def test_a_host_behind_a_jump_host_is_reached_through_it(lab: Lab, gpunode: Callable[..., Ran]) -> None:
+def test_a_host_behind_a_jump_host_is_reached_through_it(lab: Lab, gpunode: Callable[..., Ran]):
     """modern sees the connection come from legacy."""
     legacy, modern = lab.node("legacy"), lab.node("modern")
     path = lab.inventory.with_name("jump.yaml")

@@ -59,7 +59,7 @@ def taints(lab: Lab, name: str) -> list[str]:
 
 def test_no_pod_passes_the_taint_before_the_proof_though_the_run_is_killed_after_it(
     lab: Lab, made: Pods, gpunode: Callable[..., Ran]
-) -> None:
+):
     """The real scheduler keeps a pod without the toleration away; `resume` proves the host again and lets it come."""
     legacy = lab.node("legacy")
     legacy.write(DAEMON, "{}\n")
@@ -89,7 +89,7 @@ def test_no_pod_passes_the_taint_before_the_proof_though_the_run_is_killed_after
 
 def test_a_kubelet_registers_with_the_taint_and_leaves_a_node_that_exists(
     lab: Lab, gpunode: Callable[..., Ran]
-) -> None:
+):
     """The flag counts at the first registration alone; `provision` proves the new node and removes taint and flag."""
     modern = lab.node("modern")
     before = modern.read(ARGUMENTS)
@@ -111,9 +111,7 @@ def test_a_kubelet_registers_with_the_taint_and_leaves_a_node_that_exists(
         modern.write(ARGUMENTS, before)
 
 
-def test_the_condition_follows_a_fault(
-    lab: Lab, gpunode: Callable[..., Ran], inventory: Callable[..., Path]
-) -> None:
+def test_the_condition_follows_a_fault(lab: Lab, gpunode: Callable[..., Ran], inventory: Callable[..., Path]):
     """By the plugin's own token, beside the conditions of the real kubelet; back by itself; gone when switched off."""
     quiet = lab.inventory.with_name("quiet.yaml")
     quiet.write_text("version: v1\nflags: {plugin: {recoverySeconds: 8}}\n")
@@ -146,7 +144,7 @@ def gpu_ready(lab: Lab) -> tuple[str, str] | None:
 
 def test_a_cordoned_gpu_stays_out_over_restarts_of_plugin_and_kubelet(
     lab: Lab, made: Pods, gpunode: Callable[..., Ran]
-) -> None:
+):
     """A pod that has it runs on."""
     name, modern, before = made.make("holder", "modern"), lab.node("modern"), lab.units("modern")
     (seen,) = made.seen(name)

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.lab
 CONFIG = "/etc/lab-gpus.json"
 
 
-def test_nouveau_makes_room_by_a_reboot(lab: Lab, gpunode: Callable[..., Ran]) -> None:
+def test_nouveau_makes_room_by_a_reboot(lab: Lab, gpunode: Callable[..., Ran]):
     """One run: the plan names the reboot, waits it out, goes on, and ends right."""
     node = lab.node("legacy")
     node.reset()

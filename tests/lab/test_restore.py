@@ -95,7 +95,7 @@ def bare(lab: Lab) -> Callable[[str], Node]:
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.host}-{case.unit}")
-def test_a_killed_apply_is_undone_by_its_timer(lab: Lab, bare: Callable[[str], Node], case: Case) -> None:
+def test_a_killed_apply_is_undone_by_its_timer(lab: Lab, bare: Callable[[str], Node], case: Case):
     """The unit crashes on the new file, the agent dies: systemd's timer puts file and unit back as they were."""
     node = bare(case.host)
     if case.host == "modern":  # whose kubelet does not start as its owner left it
@@ -171,7 +171,7 @@ def cut_before_the_restart(
 
 def test_an_apply_killed_between_write_and_restart_is_undone_without_a_restart(
     lab: Lab, bare: Callable[[str], Node]
-) -> None:
+):
     """docker never read the file, and its containers go on."""
     node = bare("legacy")
     process = pid(node, "docker.service")
@@ -185,7 +185,7 @@ def test_an_apply_killed_between_write_and_restart_is_undone_without_a_restart(
 
 def test_a_machine_that_loses_power_between_write_and_restart_boots_with_the_old_file(
     lab: Lab, bare: Callable[[str], Node]
-) -> None:
+):
     """It is put back before docker starts, which therefore never sees the new one."""
     node = bare("legacy")
     with cut_before_the_restart(lab, node, "cut-power", restore=3600, cut=True) as before:
@@ -206,9 +206,7 @@ def test_a_machine_that_loses_power_between_write_and_restart_boots_with_the_old
     node.wait_ready()
 
 
-def test_a_containerd_that_stays_up_without_cri_gets_its_file_back(
-    lab: Lab, bare: Callable[[str], Node]
-) -> None:
+def test_a_containerd_that_stays_up_without_cri_gets_its_file_back(lab: Lab, bare: Callable[[str], Node]):
     """`config dump` takes mirrors beside config_path, and the unit stays active: only the plugin is in error."""
     node = bare("modern")
     path = "/etc/containerd/config.toml"

@@ -107,7 +107,7 @@ def web(lab: Lab) -> Iterator[str]:
 
 def test_the_documents_role_is_enough_for_every_command(
     lab: Lab, operator: Path, gpunode: Callable[..., Ran]
-) -> None:
+):
     """From hosts as they are to proven nodes, and the plugin away and back; namespace and RuntimeClass stay, with the reason."""
     for command in (
         "provision --yes",
@@ -128,7 +128,7 @@ def test_the_documents_role_is_enough_for_every_command(
 
 def test_a_drain_waits_for_the_budget_of_the_real_api(
     lab: Lab, operator: Path, drifted: None, web: str, gpunode: Callable[..., Ran]
-) -> None:
+):
     """One that never allows: the host is skipped with pod and budget. One that allows in the end: the pod is evicted."""
     words = ["provision", "--yes", "--json", "--no-run", "--limit", "legacy"]
     short = operator.with_name("short.yaml")
@@ -155,7 +155,7 @@ def test_a_drain_waits_for_the_budget_of_the_real_api(
 
 def test_a_missing_right_is_named_before_anything_is_changed(
     lab: Lab, operator: Path, drifted: None, gpunode: Callable[..., Ran]
-) -> None:
+):
     node = lab.node("legacy")
     before = node.exec(["ls", "/var/lib/gpunode/runs"]).stdout
     with without(lab, ("create", "pods/eviction")):

@@ -78,7 +78,7 @@ def rpms(node: Node) -> dict[str, str]:
     return dict(row.split() for row in rows)
 
 
-def test_provision_takes_it_from_bare_to_verified(provisioned: Ran) -> None:
+def test_provision_takes_it_from_bare_to_verified(provisioned: Ran):
     """Every GPU is allocatable and has run vectoradd."""
     assert provisioned.code == 0, provisioned
     assert provisioned.status("modern") == "changed"
@@ -86,7 +86,7 @@ def test_provision_takes_it_from_bare_to_verified(provisioned: Ran) -> None:
     assert len(passed) == GPUS
 
 
-def test_rpm_has_the_driver_and_dpkg_nothing(node: Node) -> None:
+def test_rpm_has_the_driver_and_dpkg_nothing(node: Node):
     """With epoch 3, of one release, without a display server's part; the module is what dkms built of it."""
     packages = rpms(node)
     driver = {name: version for name, version in packages.items() if "container" not in name}
@@ -99,7 +99,7 @@ def test_rpm_has_the_driver_and_dpkg_nothing(node: Node) -> None:
     assert "stream=595-open\n" in node.read("/etc/dnf/modules.d/nvidia-driver.module")
 
 
-def test_a_second_plan_is_empty_and_the_whole_chain_holds(provisioned: Ran, run: Callable[..., Ran]) -> None:
+def test_a_second_plan_is_empty_and_the_whole_chain_holds(provisioned: Ran, run: Callable[..., Ran]):
     """The empty plan is the product."""
     planned = run("plan", "--json", "--exit-code")
     assert planned.code == 0, planned
@@ -110,7 +110,7 @@ def test_a_second_plan_is_empty_and_the_whole_chain_holds(provisioned: Ran, run:
     assert {link["status"] for link in links} == {"ok"}
 
 
-def test_an_upgrade_of_everything_by_the_user_leaves_the_driver(node: Node) -> None:
+def test_an_upgrade_of_everything_by_the_user_leaves_the_driver(node: Node):
     """Its versions are locked, and dnf does not fail over it."""
     before = rpms(node)
     assert node.read(LOCKS).count("-3:595.91.07-1.el9.*") == len(
@@ -120,7 +120,7 @@ def test_an_upgrade_of_everything_by_the_user_leaves_the_driver(node: Node) -> N
     assert rpms(node) == before
 
 
-def test_another_branch_is_another_stream(provisioned: Ran, node: Node, run: Callable[..., Ran]) -> None:
+def test_another_branch_is_another_stream(provisioned: Ran, node: Node, run: Callable[..., Ran]):
     """The old packages go, the new ones come from the stream, and pods run on every GPU again."""
     again = run("provision", "--yes", "--json", driver="580")
     assert again.code == 0, again

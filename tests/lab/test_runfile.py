@@ -94,9 +94,7 @@ def packages(node: Node, system: str) -> set[str]:
     return {name for name in names if "container" not in name}
 
 
-def test_from_bare_by_a_mirror_to_every_gpu(
-    node: Node, address: str, run: Callable[..., Ran], system: str
-) -> None:
+def test_from_bare_by_a_mirror_to_every_gpu(node: Node, address: str, run: Callable[..., Ran], system: str):
     """The host fetches the file; nothing of it stays behind."""
     driver = wish(OLD, url=f"{address}/{runfile.name(OLD)}")
     proven(run("provision", driver, "--yes"), node.name)
@@ -109,7 +107,7 @@ def test_from_bare_by_a_mirror_to_every_gpu(
 
 def test_a_mirror_that_lies_is_named_and_the_driver_stays(
     node: Node, address: str, run: Callable[..., Ran], system: str
-) -> None:
+):
     """The checksum is of the release that is wished, the file of another: it is not run, and the old driver not uninstalled."""
     driver = wish(NEW, url=f"{address}/{runfile.name(OLD)}")
     failed = run("provision", driver, "--yes")
@@ -120,7 +118,7 @@ def test_a_mirror_that_lies_is_named_and_the_driver_stays(
     node.exec(["nvidia-smi", "-L"])
 
 
-def test_another_version_by_a_file_takes_its_place(node: Node, run: Callable[..., Ran], system: str) -> None:
+def test_another_version_by_a_file_takes_its_place(node: Node, run: Callable[..., Ran], system: str):
     """It is sent from the operator's machine."""
     driver = wish(NEW, file=str(runfile.files() / runfile.name(NEW)))
     proven(run("provision", driver, "--yes"), node.name)
@@ -130,7 +128,7 @@ def test_another_version_by_a_file_takes_its_place(node: Node, run: Callable[...
 
 def test_packages_take_its_place_and_it_theirs(
     node: Node, address: str, run: Callable[..., Ran], system: str
-) -> None:
+):
     """Never both: what the installer brought is gone, and the packages' files are as they came; and back. An undo of that as well."""
     driver = {"from": "nvidia", "version": "580"}
     proven(run("provision", driver, "--yes"), node.name)

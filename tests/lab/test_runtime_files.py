@@ -102,7 +102,7 @@ def _id(value: object) -> str:
 
 
 @pytest.mark.parametrize("case", DOCKER, ids=_id)
-def test_docker_has_what_was_wanted_and_all_else_as_before(judge: Any, case: dict[str, Any]) -> None:
+def test_docker_has_what_was_wanted_and_all_else_as_before(judge: Any, case: dict[str, Any]):
     """It starts with the merged file where it started with the one before; a second plan writes nothing."""
     answer = judge["dockerd", case["name"]].result()
     before, after = answer["before"]["info"], answer["default"]
@@ -136,7 +136,7 @@ def test_docker_has_what_was_wanted_and_all_else_as_before(judge: Any, case: dic
 @pytest.mark.parametrize(("by", "case"), CONTAINERD, ids=_id)
 def test_containerd_has_what_was_wanted_and_all_else_as_before(
     judge: Any, by: str, case: dict[str, Any], mode: str
-) -> None:
+):
     """Its CRI plugin answers where it did, with every runtime of before; a second plan writes nothing."""
     answer = judge[by, case["name"]].result()
     before, after = answer["before"], answer[mode]
@@ -185,7 +185,7 @@ def test_containerd_has_what_was_wanted_and_all_else_as_before(
 @pytest.mark.parametrize(("by", "case"), DROP_INS, ids=_id)
 def test_containerd_has_the_main_file_again_that_a_drop_in_of_another_version_cut_off(
     judge: Any, by: str, case: dict[str, Any]
-) -> None:
+):
     """It starts, with the main file's settings and the nvidia runtime; a second plan writes nothing."""
     answer = judge[by, case["name"]].result()
     before, after = answer["before"], answer["default"]

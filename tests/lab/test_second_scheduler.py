@@ -105,7 +105,7 @@ def sizes(lab: Lab, node: str) -> list[int]:
     return [gpu["units"] for gpu in published["gpus"]]
 
 
-def test_pods_that_name_it_wait_for_a_single_gpu(lab: Lab, enabled: None, made: Pods) -> None:
+def test_pods_that_name_it_wait_for_a_single_gpu(lab: Lab, enabled: None, made: Pods):
     """As with the cluster's own scheduler told of the extender; the event is the second one's."""
     gpus = sizes(lab, "legacy")
     full = [made.make(f"full-{number}", "legacy", units - 2, MEM, **OWN) for number, units in enumerate(gpus)]
@@ -121,7 +121,7 @@ def test_pods_that_name_it_wait_for_a_single_gpu(lab: Lab, enabled: None, made: 
 
 def test_a_pod_of_the_clusters_own_scheduler_is_named_and_noted(
     lab: Lab, enabled: None, made: Pods, gpunode: Callable[..., Ran], inventory: Path
-) -> None:
+):
     """By the extender itself: then the other GPUs are free for others."""
     past = made.make("past", "modern", 7, MEM)
     (view,) = made.seen(past)
@@ -132,7 +132,7 @@ def test_a_pod_of_the_clusters_own_scheduler_is_named_and_noted(
     assert "default/past" in ran.stdout + ran.stderr
 
 
-def test_preemption_frees_a_gpu_and_ends_nobody_else(lab: Lab, enabled: None, made: Pods) -> None:
+def test_preemption_frees_a_gpu_and_ends_nobody_else(lab: Lab, enabled: None, made: Pods):
     """By the sum of the node one small pod of each GPU would do: the extender has the scheduler end one GPU's."""
     units = sizes(lab, "legacy")[0]
 

@@ -99,7 +99,7 @@ def index(lab: Lab, name: str, container: str) -> str:
 
 
 @pytest.mark.parametrize("node", ["legacy", "modern"])
-def test_fragmented_memory_is_waited_for_on_one_gpu(lab: Lab, enabled: None, made: Pods, node: str) -> None:
+def test_fragmented_memory_is_waited_for_on_one_gpu(lab: Lab, enabled: None, made: Pods, node: str):
     """Where the plugin alone would fail the pod: the kubelets 1.23 and 1.36."""
     published = json.loads(
         lab.request("GET", f"/api/v1/nodes/{node}")["metadata"]["annotations"][MEMORY_ANNOTATION]
@@ -124,9 +124,7 @@ def test_fragmented_memory_is_waited_for_on_one_gpu(lab: Lab, enabled: None, mad
 
 
 @pytest.mark.parametrize("node", ["legacy", "modern"])
-def test_each_container_of_a_pod_gets_the_gpu_it_was_promised(
-    lab: Lab, enabled: None, made: Pods, node: str
-) -> None:
+def test_each_container_of_a_pod_gets_the_gpu_it_was_promised(lab: Lab, enabled: None, made: Pods, node: str):
     """gpushare fails such pods."""
     name = several(made, f"{node}-two", node, 9, 10)
     index(lab, name, "c1")
@@ -136,7 +134,7 @@ def test_each_container_of_a_pod_gets_the_gpu_it_was_promised(
         assert [index(lab, name, f"c{position}")] == list(gpus)
 
 
-def test_pods_at_once_are_all_placed_as_noted(lab: Lab, enabled: None, made: Pods) -> None:
+def test_pods_at_once_are_all_placed_as_noted(lab: Lab, enabled: None, made: Pods):
     """Equal ones and others, on four GPUs: what each container got is what somebody of its size was promised."""
     names = [made.make(f"many-{number}", "modern", 15 + number % 3, MEM) for number in range(12)]
     seen = made.seen(*names)
@@ -147,7 +145,7 @@ def test_pods_at_once_are_all_placed_as_noted(lab: Lab, enabled: None, made: Pod
 
 def test_who_has_what_is_shown_and_repaired(
     lab: Lab, enabled: None, made: Pods, gpunode: Callable[..., Ran], inventory: Path
-) -> None:
+):
     """Promise beside use; a pod that came past the scheduler is noted where the kubelet put it, by itself."""
     noted = made.make("noted", "modern", 9, MEM)
     past = made.make("past", "modern", 7, MEM, nodeName="modern")
@@ -177,7 +175,7 @@ def test_who_has_what_is_shown_and_repaired(
 
 def test_a_resource_counted_by_hand_is_scheduled_by(
     lab: Lab, enabled: None, made: Pods, gpunode: Callable[..., Ran], inventory: Path
-) -> None:
+):
     """As article 002 does it with curl; it is taken away the same way."""
     fpga, where = "example.com/fpga", ("--limit", "modern", "--json")
 

@@ -107,7 +107,7 @@ def bare(lab: Lab, gpunode: Callable[..., Ran]) -> Iterator[None]:
 
 def test_over_from_gpushare_and_back_with_pods_running(
     lab: Lab, bare: None, made: Pods, gpunode: Callable[..., Ran], inventory: Path
-) -> None:
+):
     """Their pods go on, and count; nobody gets what they have; each side reads the other's annotations."""
 
     def rows(command: str, kind: str) -> list[dict[str, Any]]:

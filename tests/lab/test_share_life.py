@@ -103,9 +103,7 @@ def as_noted(made: Pods, *names: str) -> None:
     assert sorted(view.env[IDX] for view in seen) == sorted(notes(made, name)[INDEX] for name in names)
 
 
-def test_an_evicted_pods_memory_is_promised_again_when_it_has_ended(
-    lab: Lab, enabled: None, made: Pods
-) -> None:
+def test_an_evicted_pods_memory_is_promised_again_when_it_has_ended(lab: Lab, enabled: None, made: Pods):
     """Not while its container still uses the GPU."""
     full = [made.make(f"full-{n}", "legacy", 12, MEM, terminationGracePeriodSeconds=8) for n in range(2)]
     seen = made.seen(*full)
@@ -139,7 +137,7 @@ def test_an_evicted_pods_memory_is_promised_again_when_it_has_ended(
 @pytest.mark.parametrize("node", ["legacy", "modern"])
 def test_a_lost_node_keeps_its_books_until_its_pods_are_deleted(
     lab: Lab, made: Pods, leader_on: Callable[[str], None], share: Share, node: str
-) -> None:
+):
     """With the leader on it, and with containers that go on there: the other replica leads, and pods are placed elsewhere. When the
     node is back, a pod of the same name gets a GPU that it is noted on."""
     leader_on(node)
@@ -185,7 +183,7 @@ def test_a_lost_node_keeps_its_books_until_its_pods_are_deleted(
 @pytest.mark.parametrize("node", ["legacy", "modern"])
 def test_promises_are_kept_over_restarts_of_kubelet_and_plugin(
     lab: Lab, enabled: None, made: Pods, share: Share, node: str
-) -> None:
+):
     """Pods go on; what comes next is put beside them, where it was promised."""
     size = UNITS[node] // 2
     first = [made.make(f"first-{n}", node, size, MEM) for n in range(GPUS[node])]
@@ -212,7 +210,7 @@ def test_promises_are_kept_over_restarts_of_kubelet_and_plugin(
     assert [(row["promised"], row["used"]) for row in rows] == [(2 * size, 2 * size)] * GPUS[node]
 
 
-def test_pods_wait_while_no_extender_runs_and_say_why(lab: Lab, enabled: None, made: Pods) -> None:
+def test_pods_wait_while_no_extender_runs_and_say_why(lab: Lab, enabled: None, made: Pods):
     """Others do not."""
     lab.request("PATCH", DEPLOYMENT, {"spec": {"replicas": 0}})
     try:
@@ -234,7 +232,7 @@ def test_pods_wait_while_no_extender_runs_and_say_why(lab: Lab, enabled: None, m
 
 def test_an_api_server_that_hangs_leads_to_no_double_promise(
     lab: Lab, enabled: None, made: Pods, share: Share
-) -> None:
+):
     """With pods under way, for so long that the leader gives up its lead."""
     wait("a leader", lambda: len(leaders(lab)) == 1, 90)
     (leader,) = leaders(lab)
@@ -254,9 +252,7 @@ def test_an_api_server_that_hangs_leads_to_no_double_promise(
     assert share("fsck", "fsck") == []
 
 
-def test_a_quota_of_a_namespace_counts_before_the_extender_is_asked(
-    lab: Lab, enabled: None, made: Pods
-) -> None:
+def test_a_quota_of_a_namespace_counts_before_the_extender_is_asked(lab: Lab, enabled: None, made: Pods):
     """Beyond it no pod is made; what is within it is placed."""
     quotas = f"{NAMESPACE}/resourcequotas"
     hard = {f"requests.{MEM}": "8"}
@@ -294,7 +290,7 @@ def test_disabling_and_enabling_touches_no_running_pod(
     gpunode: Callable[..., Ran],
     inventory: Path,
     share: Share,
-) -> None:
+):
     """Without the extender the plugin chooses; with it again, those pods count, and are noted."""
     first = made.make("first", "legacy", 9, MEM)
     as_noted(made, first)
@@ -320,7 +316,7 @@ CHANGES = {
 @pytest.mark.parametrize("what", CHANGES)
 def test_another_unit_or_resource_on_a_live_node(
     lab: Lab, made: Pods, enabled: None, gpunode: Callable[..., Ran], inventory: Path, what: str
-) -> None:
+):
     """What pods have is reserved, GPU by GPU, until they end; others are placed beside it."""
     text, resource, size = CHANGES[what]
     old = made.make("old", "legacy", 9, MEM)
@@ -394,7 +390,7 @@ def operator(lab: Lab, inventory: Path) -> Iterator[Path]:
 
 def test_the_documents_roles_are_enough(
     lab: Lab, enabled: None, made: Pods, operator: Path, gpunode: Callable[..., Ran], inventory: Path
-) -> None:
+):
     """For all of `share`; without one of the rights nothing is changed."""
     role = f"{RBAC}/clusterroles/gpunode-share-operator"
     before = lab.request("GET", role)["rules"]

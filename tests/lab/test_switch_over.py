@@ -96,7 +96,7 @@ def registrations(lab: Lab) -> int:
 
 def test_a_pod_keeps_its_gpu_all_the_way_there_and_back(
     lab: Lab, gpunode: Callable[..., Ran], inventory: Path, made: Pods
-) -> None:
+):
     """Its container runs on, and for the kubelet it has the same devices, which nobody else is given."""
     node = lab.node(NODE)
     offered(lab, SHARES)
@@ -139,7 +139,7 @@ def test_a_pod_keeps_its_gpu_all_the_way_there_and_back(
 
 def test_of_two_at_once_the_newest_wins_and_the_node_has_gpus_all_the_time(
     lab: Lab, gpunode: Callable[..., Ran], inventory: Path, made: Pods
-) -> None:
+):
     """This one says that it stands by, and takes over when the other goes, which from then on is nobody's trouble."""
     node, taken = (
         lab.node(NODE),

@@ -49,7 +49,7 @@ def run(lab: Lab, node: tuple[Node, str], gpunode: Callable[..., Ran]) -> Iterat
     path.unlink(missing_ok=True)
 
 
-def test_a_python_of_3_5_is_named_with_what_to_do(run: Callable[..., Ran], node: tuple[Node, str]) -> None:
+def test_a_python_of_3_5_is_named_with_what_to_do(run: Callable[..., Ran], node: tuple[Node, str]):
     """Nothing is changed before the user agrees."""
     planned = run("plan")
     outcome = planned.of("outcome")[-1]
@@ -58,7 +58,7 @@ def test_a_python_of_3_5_is_named_with_what_to_do(run: Callable[..., Ran], node:
     assert node[0].exec(["ls", "/opt/gpunode"], check=False).returncode != 0
 
 
-def test_from_bare_to_every_gpu(run: Callable[..., Ran], node: tuple[Node, str]) -> None:
+def test_from_bare_to_every_gpu(run: Callable[..., Ran], node: tuple[Node, str]):
     """By the standalone Python, which wget has fetched, and by NVIDIA's packages of the owner's lists."""
     done = run("provision", "--yes")
     assert done.code == 0, str(done)
@@ -77,7 +77,7 @@ def test_from_bare_to_every_gpu(run: Callable[..., Ran], node: tuple[Node, str])
     assert lists == ["cuda.list", "nvidia-container-toolkit.list"]
 
 
-def test_a_second_plan_is_empty_and_the_whole_chain_holds(run: Callable[..., Ran]) -> None:
+def test_a_second_plan_is_empty_and_the_whole_chain_holds(run: Callable[..., Ran]):
     """Every link is inspected."""
     assert run("plan", "--exit-code").code == 0
     verified = run("verify")
@@ -85,7 +85,7 @@ def test_a_second_plan_is_empty_and_the_whole_chain_holds(run: Callable[..., Ran
     assert {link["status"] for link in verified.of("link", "legacy")} == {"ok"}
 
 
-def test_after_a_reboot_the_plan_is_empty(run: Callable[..., Ran], node: tuple[Node, str]) -> None:
+def test_after_a_reboot_the_plan_is_empty(run: Callable[..., Ran], node: tuple[Node, str]):
     """The Python that was unpacked is still the one."""
     node[0].reboot()
     node[0].wait_ready()

@@ -122,7 +122,7 @@ def test_two_hosts_are_as_before_gpunode_but_for_a_file_that_was_edited_meanwhil
     bare: dict[str, dict[str, str]],
     of_branch: Callable[[str], Path],
     killed: bool,
-) -> None:
+):
     """After an undo of the driver's upgrade, an undo of the provision before it, and `forget`."""
     provisioned = provision(gpunode, of_branch("580"))
     node = lab.node("modern")

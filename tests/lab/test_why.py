@@ -38,7 +38,7 @@ def reasons(ran: Ran, code: int = 1) -> list[dict[str, Any]]:
 
 def test_what_the_scheduler_writes_is_checked_against_the_cluster(
     lab: Lab, gpunode: Callable[..., Ran], made: Pods
-) -> None:
+):
     """Too many, a name that nobody offers, a label that no node has: nothing of it is only quoted."""
     for name, more, code in (
         ("greedy", {"gpus": 64, "nodeSelector": {}}, "too-many"),
@@ -50,7 +50,7 @@ def test_what_the_scheduler_writes_is_checked_against_the_cluster(
         assert [reason["code"] for reason in reasons(gpunode(f"why pod default/{name}", "--json"))] == [code]
 
 
-def test_who_has_the_gpus_of_a_node_is_named(lab: Lab, gpunode: Callable[..., Ran], made: Pods) -> None:
+def test_who_has_the_gpus_of_a_node_is_named(lab: Lab, gpunode: Callable[..., Ran], made: Pods):
     made.make("holder", NODE, lab.units(NODE))
     wait("the holder to run", lambda: made.get("holder")["status"].get("phase") == "Running", 120)
     made.make("second", NODE)
@@ -67,9 +67,7 @@ def test_who_has_the_gpus_of_a_node_is_named(lab: Lab, gpunode: Callable[..., Ra
     assert "default/holder" in ran.of("answer")[0]["text"]
 
 
-def test_a_taint_and_a_cordon_are_told_with_who_set_them(
-    lab: Lab, gpunode: Callable[..., Ran], made: Pods
-) -> None:
+def test_a_taint_and_a_cordon_are_told_with_who_set_them(lab: Lab, gpunode: Callable[..., Ran], made: Pods):
     where = f"/api/v1/nodes/{NODE}"
     lab.request("PATCH", where, {"spec": {"taints": [KEPT], "unschedulable": True}})
     try:
@@ -82,7 +80,7 @@ def test_a_taint_and_a_cordon_are_told_with_who_set_them(
         lab.request("PATCH", where, {"spec": {"taints": None, "unschedulable": None}})
 
 
-def test_a_pod_that_a_kubelet_refused_is_told_why(lab: Lab, gpunode: Callable[..., Ran], made: Pods) -> None:
+def test_a_pod_that_a_kubelet_refused_is_told_why(lab: Lab, gpunode: Callable[..., Ran], made: Pods):
     """Bound past the scheduler, it asks for more GPUs than the node has."""
     made.make("too-much", NODE, 64, nodeName=NODE)
     wait("the refusal", lambda: made.get("too-much")["status"].get("phase") == "Failed", 60)
@@ -91,7 +89,7 @@ def test_a_pod_that_a_kubelet_refused_is_told_why(lab: Lab, gpunode: Callable[..
     assert f"kubectl -n {NAMESPACE.rpartition('/')[2]} get pod too-much" in told[1]["fix"]
 
 
-def test_each_gpu_of_a_node_is_found(lab: Lab, gpunode: Callable[..., Ran]) -> None:
+def test_each_gpu_of_a_node_is_found(lab: Lab, gpunode: Callable[..., Ran]):
     ran = gpunode("status", "--json", "--limit", NODE)
     rows = ran.of("gpu")
     assert rows, ran

@@ -75,11 +75,8 @@ def ended(pod: dict[str, Any]) -> tuple[int, int]:
 
 
 def test_a_driver_upgrade_ends_no_job(
-    lab: Lab,
-    gpunode: Callable[..., Ran],
-    inventory: Callable[..., Path],
-    job: Callable[[str], str],
-) -> None:
+    lab: Lab, gpunode: Callable[..., Ran], inventory: Callable[..., Path], job: Callable[[str], str]
+):
     """modern waits for its job, legacy is drained; each job ends by itself, and nodes take pods again."""
     before = inventory(lambda text: _with(text, legacy="driver: 550", modern="driver: 580"))
     first = gpunode("provision", "--yes", "--json", inventory=before, timeout=800)

@@ -239,7 +239,7 @@ def token(lab: Lab, namespace: str) -> str:
 @pytest.mark.parametrize("name", ["vectoradd", "cuda", "mnist"])
 def test_a_workload_that_ends_has_computed_on_one_gpu(
     lab: Lab, applied: Callable[..., list[dict[str, Any]]], name: str
-) -> None:
+):
     applied(name)
     (log,) = logs(lab, name)
     assert len(added(log)) == 1
@@ -248,14 +248,14 @@ def test_a_workload_that_ends_has_computed_on_one_gpu(
 
 def test_an_image_by_the_documents_dockerfile_has_its_pods_gpu(
     lab: Lab, applied: Callable[..., list[dict[str, Any]]]
-) -> None:
+):
     """One of the node's four, although its base asks for all. nvcc is gcc here, and the app opens the driver itself."""
     applied("cuda", "own")
     (log,) = logs(lab, "cuda")
     assert re.fullmatch(r"1: NVIDIA H100.*\n", log), log
 
 
-def test_a_notebook_answers_at_its_service(lab: Lab, applied: Callable[..., list[dict[str, Any]]]) -> None:
+def test_a_notebook_answers_at_its_service(lab: Lab, applied: Callable[..., list[dict[str, Any]]]):
     applied("notebook")
     address = lab.request("GET", f"{NAMESPACE}/services/gpunode-notebook")["spec"]["clusterIP"]
     page = f"http://{address}:8888/files/gpu.json?token={token(lab, NAMESPACE)}"
@@ -263,7 +263,7 @@ def test_a_notebook_answers_at_its_service(lab: Lab, applied: Callable[..., list
     assert len(added(answer(lab, NODE, page))) == 1
 
 
-def test_a_notebook_answers_at_a_port_of_every_node(lab: Lab, gpunode: Callable[..., Ran]) -> None:
+def test_a_notebook_answers_at_a_port_of_every_node(lab: Lab, gpunode: Callable[..., Ran]):
     """To who has the token of its log, and is gone when it is removed."""
     ran = gpunode("run notebook", "--limit", NODE, "--node-port", "--image", stand_in("notebook"), "--json")
     try:
@@ -288,7 +288,7 @@ def test_a_notebook_answers_at_a_port_of_every_node(lab: Lab, gpunode: Callable[
 
 def test_pods_that_share_by_memory_are_packed_onto_one_gpu(
     lab: Lab, gpunode: Callable[..., Ran], applied: Callable[..., list[dict[str, Any]]]
-) -> None:
+):
     lab.inventory.with_name("workloads-plugin.yaml").write_text("version: v1\nsharing: {memory: {}}\n")
     inventory = yaml.safe_load(lab.inventory.read_text())
     inventory["cluster"]["plugin"]["config"] = "workloads-plugin.yaml"

@@ -49,7 +49,7 @@ def table(rows: Any) -> list[tuple[Any, ...]]:
     ]
 
 
-def test_promise_and_use_stand_side_by_side() -> None:
+def test_promise_and_use_stand_side_by_side():
     """By GPU; a pod that is on another GPU than noted is on both, and one that nobody noted is where the kubelet put it."""
     pods = [
         pod("a", 4, on="n", **{INDEX: "0"}),
@@ -77,7 +77,7 @@ def test_promise_and_use_stand_side_by_side() -> None:
     assert table([late]) == [("n", "?", None, 2, 0, [("default/c", 2, 0)])]  # it has nothing yet
 
 
-def test_what_the_plugin_answers_stands_for_what_its_host_would() -> None:
+def test_what_the_plugin_answers_stands_for_what_its_host_would():
     """Also without the extender: which pod has how much memory of which GPU, where the node publishes no sizes."""
     pods = [pod("a", 4, on="n"), pod("b", 3, on="n")]
     answer = tuple(
@@ -109,7 +109,7 @@ def test_what_the_plugin_answers_stands_for_what_its_host_would() -> None:
     ],
     ids=["whole", "time-slicing", "MPS", "MIG"],
 )
-def test_every_way_of_sharing_is_in_the_picture(resource: str, unit: str, gpu: str, what: str) -> None:
+def test_every_way_of_sharing_is_in_the_picture(resource: str, unit: str, gpu: str, what: str):
     """The scheduler knows a number; the kubelet which device."""
     other = {
         "metadata": {"name": "m"},
@@ -137,7 +137,7 @@ def test_every_way_of_sharing_is_in_the_picture(resource: str, unit: str, gpu: s
 
 
 @pytest.mark.parametrize("asked", ["plugin", "host"])
-def test_shares_are_counted_on_idle_gpus_too(asked: str) -> None:
+def test_shares_are_counted_on_idle_gpus_too(asked: str):
     """Every GPU with its units, used or not; what the cluster can have is their sum."""
     gpu, pods = "nvidia.com/gpu", [pod("a", 0, on="m")]
     pods[0]["spec"]["containers"][0]["resources"]["limits"] = {gpu: "4"}
@@ -165,7 +165,7 @@ def test_shares_are_counted_on_idle_gpus_too(asked: str) -> None:
 GPUSHARES = Entry("uid-a", "c0", MEM, frozenset(f"GPU-n-0-_-{n}" for n in range(4)), index="1")
 
 
-def test_a_pod_of_gpushare_is_where_its_plugin_put_it() -> None:
+def test_a_pod_of_gpushare_is_where_its_plugin_put_it():
     """Which the kubelet's record has, whatever the ids and the annotation say; its unit it does not."""
     (first, second) = allocations.make_rows(
         [node("n", 10, 10)], [pod("a", 4, on="n", **{INDEX: "0"})], MEM, {"n": Real((GPUSHARES,))}
@@ -190,7 +190,7 @@ def test_a_pod_of_gpushare_is_where_its_plugin_put_it() -> None:
 )
 def test_what_a_unit_of_memory_is_follows_from_ids_or_what_the_node_publishes(
     ids: list[str], published: int, unit: str
-) -> None:
+):
     """Whoever reads `4` is to know of what."""
     there = node("n", 10, published=True)
     document = json.loads(there["metadata"]["annotations"][MEMORY_ANNOTATION]) | {"mib": published}
@@ -250,7 +250,7 @@ CASES: list[tuple[str, list[Any], list[Entry] | None, list[tuple[str, str, bool]
 )
 def test_what_is_wrong_is_found_and_a_repair_is_right(
     pods: list[Any], entries: list[Entry] | None, mismatches: list[tuple[str, str, bool]]
-) -> None:
+):
     """Once its annotations are written there is nothing left to repair."""
     real = {} if entries is None else {"n": Real(tuple(entries))}
     now = allocations.find_mismatches([memory()], pods, MEM, real)
@@ -264,7 +264,7 @@ def test_what_is_wrong_is_found_and_a_repair_is_right(
     assert [link.problem.code for link in left] == [code for _, code, fixable in mismatches if not fixable]
 
 
-def test_pods_of_an_earlier_configuration_overcommit_nothing() -> None:
+def test_pods_of_an_earlier_configuration_overcommit_nothing():
     """While gpushare's pods run, the plugin reserves every GPU: what they were promised is a part of that."""
     gpus = [{"index": str(each), "uuid": f"GPU-n-{each}", "units": 10, "reserved": 10} for each in range(2)]
     there = node("n", 10, 10, **{MEMORY_ANNOTATION: json.dumps({"version": 1, "gpus": gpus})})
@@ -281,7 +281,7 @@ def test_pods_of_an_earlier_configuration_overcommit_nothing() -> None:
         find(Ledger.of(MEM, [there], [old]).book("n"), demand_of(pod("b", 1), MEM), packed=True)
 
 
-def test_pods_past_a_second_scheduler_are_named() -> None:
+def test_pods_past_a_second_scheduler_are_named():
     """With theirs, which is the cluster's own where they name none; all schedulers ask where there is no second one."""
     pods = [pod("a", 4, on="n"), pod("b", 4, on="n"), pod("c", 4, on="n", **{INDEX: "0"})]
     pods[1]["spec"]["schedulerName"] = "gpunode"
@@ -295,7 +295,7 @@ def test_pods_past_a_second_scheduler_are_named() -> None:
     assert [mismatch.problem.code for mismatch in again] == ["not-noted", "not-noted"]
 
 
-def test_a_node_that_does_not_publish_its_gpus_is_named() -> None:
+def test_a_node_that_does_not_publish_its_gpus_is_named():
     """Where they differ; one that shares no memory is none of fsck's."""
     unlike = node("n", 10, 5)
     mismatches = allocations.find_mismatches([unlike, node("other")], [], MEM, {})
@@ -312,7 +312,7 @@ def test_a_node_that_does_not_publish_its_gpus_is_named() -> None:
 )
 def test_a_simulation_places_as_the_extender_does(
     units: list[int], count: int, packed: bool, nodes: list[str], free: list[Any]
-) -> None:
+):
     """On a copy; what has no room says why, counted over nodes."""
     there = [memory("n"), memory("m", 10), memory("cordoned")]
     there[2]["spec"] = {"unschedulable": True}

@@ -26,7 +26,7 @@ def ask(ledger: Ledger, api: Pods, name: str, on: str = "n", uid: str = "", *, p
     return ""
 
 
-def test_a_bound_pod_says_where_it_is() -> None:
+def test_a_bound_pod_says_where_it_is():
     """gpushare's annotations, ACK's, and gpunode's own, in the write that binds it."""
     api = Pods(pod("a", 4))
     ledger = Ledger.of(MEM, [node("n", 10, 20, published=True)], api.listed())
@@ -50,7 +50,7 @@ def test_a_bound_pod_says_where_it_is() -> None:
     assert free(ledger) == (6, 20)
 
 
-def test_containers_of_one_pod_get_gpus_of_their_own() -> None:
+def test_containers_of_one_pod_get_gpus_of_their_own():
     """What gpushare's index cannot say is no index: its plugin refuses it."""
     api = Pods(pod("a", 8, 0, 6), pod("b", 4, gpus=2))
     ledger = Ledger.of(MEM, [node("n", 10, 10)], api.listed())
@@ -69,7 +69,7 @@ def test_containers_of_one_pod_get_gpus_of_their_own() -> None:
     assert again.books() == ledger.books()
 
 
-def test_a_pod_without_gpu_memory_is_bound_without_notes() -> None:
+def test_a_pod_without_gpu_memory_is_bound_without_notes():
     """The extender has the verb for all pods that the scheduler sends."""
     api = Pods(pod("a", 0))
 
@@ -88,7 +88,7 @@ def test_a_pod_without_gpu_memory_is_bound_without_notes() -> None:
         ("bound", "n", "", "bound to m already"),
     ],
 )
-def test_a_pod_that_cannot_be_bound_is_refused(name: str, on: str, uid: str, words: str) -> None:
+def test_a_pod_that_cannot_be_bound_is_refused(name: str, on: str, uid: str, words: str):
     """With the reason; nothing is reserved."""
     api = Pods(pod("a", 4), pod("large", 40), pod("negative", -4), pod("bound", 4, on="m"))
     ledger = Ledger.of(MEM, [node("n", 10)], [])
@@ -99,7 +99,7 @@ def test_a_pod_that_cannot_be_bound_is_refused(name: str, on: str, uid: str, wor
 
 
 @pytest.mark.parametrize("code", [400, 403, 404, 422])
-def test_a_refused_binding_is_taken_back(code: int) -> None:
+def test_a_refused_binding_is_taken_back(code: int):
     """At once, and the next try gets it."""
     api = Pods(pod("a", 4))
     ledger = Ledger.of(MEM, [node("n", 10)], [])
@@ -117,7 +117,7 @@ def test_a_refused_binding_is_taken_back(code: int) -> None:
     assert free(ledger) == (6,)
 
 
-def test_a_binding_whose_answer_is_lost_is_looked_up() -> None:
+def test_a_binding_whose_answer_is_lost_is_looked_up():
     """It was made: the scheduler is answered so."""
     api = Pods(pod("a", 4))
     ledger = Ledger.of(MEM, [node("n", 10)], [])
@@ -132,7 +132,7 @@ def test_a_binding_whose_answer_is_lost_is_looked_up() -> None:
 
 
 @pytest.mark.parametrize("code", [0, 500, 504])
-def test_a_binding_that_nobody_knows_of_stays_reserved(code: int) -> None:
+def test_a_binding_that_nobody_knows_of_stays_reserved(code: int):
     """Until an event or the next try shows what became of it: it may still be made."""
     api = Pods(pod("a", 4), pod("b", 8))
     ledger = Ledger.of(MEM, [node("n", 10), node("m", 10)], [])
@@ -151,7 +151,7 @@ def test_a_binding_that_nobody_knows_of_stays_reserved(code: int) -> None:
     assert (free(ledger, "n"), free(ledger, "m")) == ((2,), (6,))
 
 
-def test_the_api_server_away_for_both_requests_keeps_the_reservation() -> None:
+def test_the_api_server_away_for_both_requests_keeps_the_reservation():
     """And a deletion frees it."""
     api = Pods(pod("a", 4))
     ledger = Ledger.of(MEM, [node("n", 10)], [])
@@ -168,7 +168,7 @@ def test_the_api_server_away_for_both_requests_keeps_the_reservation() -> None:
     assert free(ledger) == (10,)
 
 
-def test_a_lead_that_is_lost_meanwhile_binds_nothing() -> None:
+def test_a_lead_that_is_lost_meanwhile_binds_nothing():
     """Between the read and the write; nothing stays reserved."""
     api = Pods(pod("a", 4))
     ledger = Ledger.of(MEM, [node("n", 10)], [])
@@ -178,7 +178,7 @@ def test_a_lead_that_is_lost_meanwhile_binds_nothing() -> None:
     assert free(ledger) == (10,)
 
 
-def test_another_scheduler_that_was_faster_is_believed() -> None:
+def test_another_scheduler_that_was_faster_is_believed():
     """The pod is where it was bound, on a GPU not recorded."""
     api = Pods(pod("a", 4))
     ledger = Ledger.of(MEM, [node("n", 10), node("m", 10, 10)], [])
@@ -193,7 +193,7 @@ def test_another_scheduler_that_was_faster_is_believed() -> None:
 
 
 @pytest.mark.parametrize("packed", [True, False])
-def test_200_pods_at_once_are_never_promised_the_same_memory(packed: bool) -> None:
+def test_200_pods_at_once_are_never_promised_the_same_memory(packed: bool):
     """They ask for twice what there is, with answers refused and lost at random and events in between."""
     chance = random.Random(200)
     asks = [[chance.randint(1, 6) for _ in range(chance.choice([1, 1, 1, 2]))] for _ in range(200)]
@@ -247,7 +247,7 @@ def test_200_pods_at_once_are_never_promised_the_same_memory(packed: bool) -> No
     assert promised > 250  # of 320
 
 
-def test_no_schedule_promises_memory_twice_or_leaves_a_pod_waiting() -> None:
+def test_no_schedule_promises_memory_twice_or_leaves_a_pod_waiting():
     """By chance, of binds, ends and deletions: counted by the pods' annotations alone, as an outsider does."""
     chance = random.Random(1000)
     for schedule in range(SCHEDULES):

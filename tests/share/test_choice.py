@@ -20,7 +20,7 @@ from tests.share.objects import COUNT, MEM, pod
     + [(text, None) for text in ("", "four", "4.5", "1e99", "1e999999999", "NaN", "inf", "4 ", "٤", "9" * 5000)]
     + [(other, None) for other in (True, 4.0, None, [4], {"4": 4})],
 )  # fmt: skip
-def test_quantities_are_read_as_the_api_server_writes_them(text: Any, number: int | None) -> None:
+def test_quantities_are_read_as_the_api_server_writes_them(text: Any, number: int | None):
     """Whole numbers in any notation; everything else is refused."""
     if number is not None:
         assert parse_quantity(text) == number
@@ -40,7 +40,7 @@ def test_quantities_are_read_as_the_api_server_writes_them(text: Any, number: in
         (pod("p", 4, sidecars=[2]), Demand((Ask("s0", -1, 2), Ask("c0", 0, 4)))),
     ],
 )
-def test_a_pods_demand_is_its_containers_limits(asking: Any, expected: Demand) -> None:
+def test_a_pods_demand_is_its_containers_limits(asking: Any, expected: Demand):
     """The label of ACK divides each container's units among GPUs."""
     assert demand_of(asking, MEM) == expected
 
@@ -64,7 +64,7 @@ def test_a_pods_demand_is_its_containers_limits(asking: Any, expected: Demand) -
         ({"spec": "none"}, "cannot be read"),
     ],
 )
-def test_a_pod_that_asks_for_nonsense_is_malformed(asking: Any, words: str) -> None:
+def test_a_pod_that_asks_for_nonsense_is_malformed(asking: Any, words: str):
     """With the container and what was found."""
     with pytest.raises(Malformed, match=words):
         demand_of(asking, MEM)
@@ -88,9 +88,7 @@ def test_a_pod_that_asks_for_nonsense_is_malformed(asking: Any, words: str) -> N
         ([3], [], (), ()),
     ],
 )
-def test_gpus_are_chosen_by_room(
-    free: list[int], asks: list[tuple[int, int]], packed: Any, distributed: Any
-) -> None:
+def test_gpus_are_chosen_by_room(free: list[int], asks: list[tuple[int, int]], packed: Any, distributed: Any):
     """The least that is enough, or the most."""
     wanted = [Ask(f"c{number}", number, each, gpus) for number, (each, gpus) in enumerate(asks)]
 
@@ -98,7 +96,7 @@ def test_gpus_are_chosen_by_room(
     assert choose(free, wanted, packed=False) == distributed
 
 
-def test_no_pod_is_refused_while_a_choice_has_room() -> None:
+def test_no_pod_is_refused_while_a_choice_has_room():
     """Compared with all choices there are, on 1,000 nodes and pods by chance; none takes more than is free."""
     chance = random.Random(15)
     for _ in range(1000):
@@ -122,7 +120,7 @@ def test_no_pod_is_refused_while_a_choice_has_room() -> None:
             assert chosen is None or left(chosen) >= 0
 
 
-def test_a_choice_that_is_too_hard_is_given_up() -> None:
+def test_a_choice_that_is_too_hard_is_given_up():
     """In bounded time, however many containers and GPUs."""
     asks = [Ask(f"c{number}", number, 7 + number % 3) for number in range(40)]
 

@@ -83,7 +83,7 @@ COMPARED: list[tuple[str, list[Object], Held, list[tuple[str, str, bool]], bool]
 )
 def test_the_plugin_compares_notes_with_the_kubelets_record(
     pods: list[Object], held: Held, moved: list[tuple[str, str, bool]], waits: bool
-) -> None:
+):
     """Pod, container, and whether its GPU gives more than was promised of it, which is an event."""
     bound = BoundPods("n", MEM)
     for item in pods:
@@ -112,7 +112,7 @@ def test_the_plugin_compares_notes_with_the_kubelets_record(
 )  # fmt: skip
 def test_books_count_what_is_noted_and_what_is_published(
     holder: Object, has: list[Place], expected: tuple[int, ...]
-) -> None:
+):
     """In whatever order they are seen; and only the note once the node publishes nothing more."""
     there = node("n", 10, 10, published=True)
     now = publishing(there, moved("a", *has))
@@ -133,7 +133,7 @@ UNITS = [f'[{{"uid":"a","container":"c","gpus":{{"GPU-n-0":{units}}}}}]' for uni
 
 
 @pytest.mark.parametrize("text", ['[{"uid":"a"}]', *UNITS, "7", '[["a"]]'])
-def test_what_cannot_be_read_moves_nobody(text: str) -> None:
+def test_what_cannot_be_read_moves_nobody(text: str):
     """The sizes beside it still count."""
     there = node("n", 10, 10, published=True)
     document = there["metadata"]["annotations"][MEMORY_ANNOTATION]
@@ -146,7 +146,7 @@ def noted(api: Pods, name: str) -> dict[str, str]:
     return annotations
 
 
-def test_what_a_pod_has_is_noted_on_it_and_then_counts_once() -> None:
+def test_what_a_pod_has_is_noted_on_it_and_then_counts_once():
     """Once: a pod that is noted as it is, is not written again while the node still publishes it."""
     item = pod("a", 4, 2, on="n", **{ALLOCATION: '{"0":{"0":4},"1":{"1":2}}'})
     api = Pods(item)
@@ -175,7 +175,7 @@ def test_what_a_pod_has_is_noted_on_it_and_then_counts_once() -> None:
     ],
     ids=["half", "uneven", "unknown GPU", "init", "another node"],
 )
-def test_what_annotations_cannot_say_is_not_written(holder: Object, has: list[Place]) -> None:
+def test_what_annotations_cannot_say_is_not_written(holder: Object, has: list[Place]):
     """Nor is what is known of half of a pod."""
     api = Pods(holder)
     ledger = Ledger.of(MEM, [publishing(node("n", 10, 10, published=True), moved("a", *has))], [holder])
@@ -184,7 +184,7 @@ def test_what_annotations_cannot_say_is_not_written(holder: Object, has: list[Pl
 
 
 @pytest.mark.parametrize("code", [0, 403, 404, 409, 503])
-def test_a_note_that_fails_is_tried_again(code: int) -> None:
+def test_a_note_that_fails_is_tried_again(code: int):
     """Both GPUs count meanwhile; one pod's conflict keeps no other waiting, and one that is always refused the others only once."""
     pods = [pod(name, 4, on="n", **{INDEX: "0"}) for name in ("a", "b")]
     api = Pods(*pods)
@@ -246,7 +246,7 @@ class Node:
         return publishing(self.there, moved)
 
 
-def test_no_schedule_with_strays_promises_memory_twice_or_leaves_a_pod_waiting() -> None:
+def test_no_schedule_with_strays_promises_memory_twice_or_leaves_a_pod_waiting():
     """By chance: kubelets put pods elsewhere, or admit them not. Once the plugin has published it no GPU that is in use
     is promised; once that is noted, books and kubelets are the same, and whatever has room is bound."""
     chance, strays = random.Random(15), 0

@@ -44,9 +44,7 @@ def following() -> Iterator[Callable[[ApiServer, Ledger], list[Follower]]]:
     stop.set()
 
 
-def test_a_ledger_follows_the_api_server(
-    tmp_path, following: Callable[[ApiServer, Ledger], list[Follower]]
-) -> None:
+def test_a_ledger_follows_the_api_server(tmp_path, following: Callable[[ApiServer, Ledger], list[Follower]]):
     """Nodes and pods that are there, come, end and go; and one that starts later has the same books."""
     (tmp_path / "sim").mkdir()
     cluster = Cluster(tmp_path / "sim", [])
@@ -135,7 +133,7 @@ def _at_once(monkeypatch) -> None:
 
 def test_a_list_after_a_broken_watch_finds_what_is_gone(
     following: Callable[[ApiServer, Ledger], list[Follower]],
-) -> None:
+):
     """Page by page, with answers that cannot be read and a server that is away in between."""
     api = Breaking(*(pod(f"p{number}", 10, on="n", **{INDEX: "0"}) for number in range(5)))
     api.refuse = [ApiError(0, "away")]
@@ -162,7 +160,7 @@ def test_a_list_after_a_broken_watch_finds_what_is_gone(
     assert book.free == (80,)
 
 
-def test_a_watch_that_breaks_after_its_end_is_no_trouble(caplog) -> None:
+def test_a_watch_that_breaks_after_its_end_is_no_trouble(caplog):
     """A replica that leads no more leaves its watches to time out."""
     stop = threading.Event()
 

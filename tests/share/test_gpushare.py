@@ -100,7 +100,7 @@ FITS: list[tuple[str, Any, set[str], set[str]]] = [  # where it fits by gpushare
 @pytest.mark.parametrize(
     ("asking", "theirs", "ours"), [case[1:] for case in FITS], ids=[case[0] for case in FITS]
 )
-def test_filter(port: int, asking: Any, theirs: set[str], ours: set[str]) -> None:
+def test_filter(port: int, asking: Any, theirs: set[str], ours: set[str]):
     """`nodeCacheCapable: true`: names in, names out, and a reason for each that failed; gpushare's is always "Insufficient GPU
     Memory in one device"."""
     answer = ask(port, "filter", {"Pod": asking, "Nodes": None, "NodeNames": NODES})
@@ -110,7 +110,7 @@ def test_filter(port: int, asking: Any, theirs: set[str], ours: set[str]) -> Non
         assert WORDS[name] in answer["FailedNodes"][name]
 
 
-def test_a_pod_whose_init_container_asks_for_memory_fits_nowhere(port: int) -> None:
+def test_a_pod_whose_init_container_asks_for_memory_fits_nowhere(port: int):
     """gpushare counts no init container; which of its units the others get is the kubelet's choice."""
     answer = ask(port, "filter", {"Pod": pod("new", 2, init=[17]), "NodeNames": ["N1", "N2"]})
     assert answer["NodeNames"] == []
@@ -126,12 +126,12 @@ def test_a_pod_whose_init_container_asks_for_memory_fits_nowhere(port: int) -> N
         ({"Pod": pod("new", "-4"), "NodeNames": NODES}, "from 0"),  # no error, but no node has room
     ],
 )
-def test_a_filter_that_cannot_be_read_is_an_error_in_the_answer(port: int, body: Any, words: str) -> None:
+def test_a_filter_that_cannot_be_read_is_an_error_in_the_answer(port: int, body: Any, words: str):
     """Of status 200, from both."""
     assert words in ask(port, "filter", body)["Error"]
 
 
-def test_bind_writes_gpushares_annotations(port: int, api: Pods) -> None:
+def test_bind_writes_gpushares_annotations(port: int, api: Pods):
     """Onto the GPU with the least memory that is enough; gpushare patches the pod first and binds it then, this does both at once."""
     body = {"PodName": "binpack-1", "PodNamespace": "default", "PodUID": "uid-binpack-1", "Node": "N1"}
     assert ask(port, "bind", body) == {"Error": ""}
@@ -145,7 +145,7 @@ def test_bind_writes_gpushares_annotations(port: int, api: Pods) -> None:
     assert notes[ASSUMED].isdecimal()
 
 
-def test_a_bind_that_has_no_room_is_an_error_in_the_answer(port: int, api: Pods) -> None:
+def test_a_bind_that_has_no_room_is_an_error_in_the_answer(port: int, api: Pods):
     """gpushare answers HTTP 500; the scheduler reads the field of the protocol of status 200."""
     body = {"PodName": "wide", "PodNamespace": "default", "PodUID": "uid-wide", "Node": "N2"}
     assert "fewer than 9 units of GPU memory are free" in ask(port, "bind", body)["Error"]
@@ -153,7 +153,7 @@ def test_a_bind_that_has_no_room_is_an_error_in_the_answer(port: int, api: Pods)
 
 
 @pytest.mark.parametrize("skew", [-3600, 0, 3600])
-def test_the_time_of_another_clock_decides_nothing(skew: int) -> None:
+def test_the_time_of_another_clock_decides_nothing(skew: int):
     """gpushare's plugin takes the pod that was assumed first; here no time of another machine is read."""
     stamp = str(1_700_000_000 * 10**9 + skew * 10**9)
     pods = [

@@ -57,7 +57,7 @@ def clock() -> Clock:
     return Clock()
 
 
-def test_the_first_leads_and_the_second_waits_until_it_is_silent(clock: Clock) -> None:
+def test_the_first_leads_and_the_second_waits_until_it_is_silent(clock: Clock):
     """A Lease that changes has a live holder; one that does not for SECONDS has none."""
     api = Leases()
     a, b = Lease(api, "gpunode", "share", "a", clock), Lease(api, "gpunode", "share", "b", clock)
@@ -75,7 +75,7 @@ def test_the_first_leads_and_the_second_waits_until_it_is_silent(clock: Clock) -
     assert (a.leads, b.leads) == (False, True)
 
 
-def test_a_renewal_counts_from_before_it_was_asked_for(clock: Clock) -> None:
+def test_a_renewal_counts_from_before_it_was_asked_for(clock: Clock):
     """Another counts from what the API server has, however late its answer comes."""
     api = Leases()
 
@@ -95,7 +95,7 @@ def test_a_renewal_counts_from_before_it_was_asked_for(clock: Clock) -> None:
 
 
 @pytest.mark.parametrize("hours", [-1, 1])
-def test_wall_clocks_apart_make_no_difference(monkeypatch, hours: int) -> None:
+def test_wall_clocks_apart_make_no_difference(monkeypatch, hours: int):
     """What another's Lease says of the time is not compared with the own clock: it is alive while its Lease changes."""
     api, here, there = Leases(), Clock(), Clock()
     there.now += 86_400  # seconds since a machine's start have nothing in common either
@@ -129,7 +129,7 @@ def test_wall_clocks_apart_make_no_difference(monkeypatch, hours: int) -> None:
     assert (a.leads, b.leads) == (False, True)
 
 
-def test_a_replica_that_ends_hands_over_at_once(clock: Clock) -> None:
+def test_a_replica_that_ends_hands_over_at_once(clock: Clock):
     """Nobody waits for a rollout."""
     api = Leases()
     a, b = Lease(api, "gpunode", "share", "a", clock), Lease(api, "gpunode", "share", "b", clock)
@@ -141,7 +141,7 @@ def test_a_replica_that_ends_hands_over_at_once(clock: Clock) -> None:
     assert (a.leads, b.leads) == (False, True)
 
 
-def test_who_cannot_renew_stops_before_another_begins(clock: Clock) -> None:
+def test_who_cannot_renew_stops_before_another_begins(clock: Clock):
     """By a request's length: its last binding has arrived by then."""
     api = Leases()
     a = Lease(api, "gpunode", "share", "a", clock)
@@ -158,7 +158,7 @@ def test_who_cannot_renew_stops_before_another_begins(clock: Clock) -> None:
     assert a.leads
 
 
-def test_of_two_that_find_none_one_leads(clock: Clock, monkeypatch) -> None:
+def test_of_two_that_find_none_one_leads(clock: Clock, monkeypatch):
     """The API server takes one of two writes; the other is no error."""
     api = Leases()
     a, b = Lease(api, "gpunode", "share", "a", clock), Lease(api, "gpunode", "share", "b", clock)

@@ -41,13 +41,13 @@ def own(on: str, **containers: list[int]) -> dict[str, str]:
         ({"metadata": {"name": "n"}, "status": {"capacity": {MEM: "16k", COUNT: "2"}}}, (8000, 8000)),
     ],
 )
-def test_a_nodes_gpus_are_what_it_publishes(seen: Any, expected: tuple[int, ...]) -> None:
+def test_a_nodes_gpus_are_what_it_publishes(seen: Any, expected: tuple[int, ...]):
     """Sizes of its annotation, else its memory by its GPUs; a GPU that is lost has nothing free."""
     assert free(Ledger.of(MEM, [seen], [])) == expected
 
 
 @tables.rows("unknown-gpus")
-def test_a_node_whose_gpus_are_unknown_promises_nothing(seen: Any, code: str) -> None:
+def test_a_node_whose_gpus_are_unknown_promises_nothing(seen: Any, code: str):
     """Each with its reason."""
     book = Ledger.of(MEM, [seen], []).book("n")
 
@@ -96,7 +96,7 @@ def test_a_node_whose_gpus_are_unknown_promises_nothing(seen: Any, code: str) ->
         (pod("p", 4, on="elsewhere", **{INDEX: "1"}), (10, 10)),
     ],
 )
-def test_promises_are_read_from_pods(bound: Any, expected: tuple[int, ...]) -> None:
+def test_promises_are_read_from_pods(bound: Any, expected: tuple[int, ...]):
     """Annotations say where, the pod's spec how much; the node may be seen first or last, and the pod again."""
     ledger = Ledger.of(MEM, [node("n", 10, 10)], [bound, bound])
     later = Ledger.of(MEM, [], [bound])
@@ -109,7 +109,7 @@ def test_promises_are_read_from_pods(bound: Any, expected: tuple[int, ...]) -> N
     assert free(ledger) == (10, 10)
 
 
-def test_a_uuid_outlives_its_index() -> None:
+def test_a_uuid_outlives_its_index():
     """A GPU is lost, and the others are counted anew: what is promised stays with its GPU."""
     placed = json.dumps(
         {"version": 1, "node": "n", "containers": {"c0": [{"index": "1", "uuid": "GPU-n-1"}]}}
@@ -140,7 +140,7 @@ def test_a_uuid_outlives_its_index() -> None:
         (pod("p", 2**63 - 1), "too-large"),
     ],
 )
-def test_why_a_node_does_not_fit_is_a_code_and_words(asking: Any, code: str) -> None:
+def test_why_a_node_does_not_fit_is_a_code_and_words(asking: Any, code: str):
     """With 4 and 6 units free of two GPUs."""
     on = [pod("a", 6, on="n", **own("n", c0=[0])), pod("b", 4, on="n", **own("n", c0=[1]))]
     book = Ledger.of(MEM, [node("n", 10, 10)], on).book("n")
@@ -155,7 +155,7 @@ def test_why_a_node_does_not_fit_is_a_code_and_words(asking: Any, code: str) -> 
     assert score(book, wanted, packed=True) == 0
 
 
-def test_scores_fill_nodes_or_leave_them_empty() -> None:
+def test_scores_fill_nodes_or_leave_them_empty():
     """Between 0 and 10."""
     on = [pod("a", 6, on="full", **own("full", c0=[0]))]
     ledger = Ledger.of(MEM, [node("full", 10), node("empty", 10)], on)
@@ -166,7 +166,7 @@ def test_scores_fill_nodes_or_leave_them_empty() -> None:
     assert (packed, distributed) == ([8, 2, 0], [2, 8, 0])
 
 
-def test_a_reservation_outlives_older_events_and_gives_way_to_the_binding() -> None:
+def test_a_reservation_outlives_older_events_and_gives_way_to_the_binding():
     """A release frees only what is not bound."""
     ledger = Ledger.of(MEM, [node("n", 10, 10)], [])
     waiting = pod("p", 4)
@@ -188,7 +188,7 @@ def test_a_reservation_outlives_older_events_and_gives_way_to_the_binding() -> N
         ledger.reserve(waiting, wanted, "n", packed=True)
 
 
-def test_any_order_of_events_makes_the_same_books() -> None:
+def test_any_order_of_events_makes_the_same_books():
     """What is kept event by event is what a restart makes of the objects as they are in the end."""
     chance = random.Random(4)
     for _ in range(200):

@@ -122,7 +122,7 @@ def running(api: Any, files: Path, lease: Lease) -> Iterator[tuple[int, Replica,
         thread.join(60)
 
 
-def test_one_replica_serves_the_scheduler_and_nobody_else(files: Path, monkeypatch) -> None:
+def test_one_replica_serves_the_scheduler_and_nobody_else(files: Path, monkeypatch):
     """By certificate; the other takes over when it ends, with a ledger of its own."""
     monkeypatch.setattr(program, "RENEW", 0.1)
     monkeypatch.setattr(apiserver, "RETRY", 0.05)
@@ -169,7 +169,7 @@ def quick(monkeypatch) -> None:
 
 
 @pytest.mark.usefixtures("quick")
-def test_a_replica_that_lost_the_lead_answers_nobody(files: Path, monkeypatch) -> None:
+def test_a_replica_that_lost_the_lead_answers_nobody(files: Path, monkeypatch):
     """On a connection that the scheduler keeps neither: its ledger is old."""
     api, clock = Cluster(pod("a", 6)), Clock()
     lease = Lease(api, "gpunode", "share", "x", clock)
@@ -196,7 +196,7 @@ def test_a_replica_that_lost_the_lead_answers_nobody(files: Path, monkeypatch) -
 
 @pytest.mark.usefixtures("quick")
 @pytest.mark.parametrize("ready", ["Unknown", "False", ""])
-def test_a_replica_of_a_lost_node_does_not_lead(files: Path, ready: str) -> None:
+def test_a_replica_of_a_lost_node_does_not_lead(files: Path, ready: str):
     """Its process goes on, but the Service leads there no more: another has to."""
     api, clock = Cluster(), Clock()
     lease, other = Lease(api, "gpunode", "share", "x", clock), Lease(api, "gpunode", "share", "y", clock)
@@ -216,7 +216,7 @@ def test_a_replica_of_a_lost_node_does_not_lead(files: Path, ready: str) -> None
 
 
 @pytest.mark.usefixtures("quick")
-def test_the_lead_is_not_handed_over_before_a_bind_has_ended(files: Path, monkeypatch) -> None:
+def test_the_lead_is_not_handed_over_before_a_bind_has_ended(files: Path, monkeypatch):
     """The next one's list would not have it."""
     api = Cluster(pod("a", 6))
     begun, go, holders = threading.Event(), threading.Event(), []
@@ -247,7 +247,7 @@ def test_the_lead_is_not_handed_over_before_a_bind_has_ended(files: Path, monkey
     assert api.lease["spec"]["holderIdentity"] == ""
 
 
-def test_the_kubelet_is_told_why_it_is_not_ready() -> None:
+def test_the_kubelet_is_told_why_it_is_not_ready():
     """It is alive all the same."""
     why = STANDBY
     with Probes(("127.0.0.1", 0), lambda: why) as probes:
@@ -269,7 +269,7 @@ def test_the_kubelet_is_told_why_it_is_not_ready() -> None:
         probes.shutdown()
 
 
-def test_certificates_are_kept_while_they_can_be_used() -> None:
+def test_certificates_are_kept_while_they_can_be_used():
     """Another set would start the scheduler again."""
     made = deployment.make_certificates()
     assert deployment.are_usable(made)
@@ -279,7 +279,7 @@ def test_certificates_are_kept_while_they_can_be_used() -> None:
 
 
 @pytest.mark.parametrize("hours", [-1, 0, 1])
-def test_certificates_are_valid_where_clocks_are_apart(hours: int) -> None:
+def test_certificates_are_valid_where_clocks_are_apart(hours: int):
     """The operator's machine makes them; the scheduler's and the extender's judge them, an hour behind or ahead."""
     then = datetime.now(timezone.utc) + timedelta(hours=hours)
     made = deployment.make_certificates()
@@ -339,7 +339,7 @@ def still_open(connection: socket.socket) -> bool:
         return True
 
 
-def test_a_crowd_without_certificates_keeps_no_scheduler_out(files: Path, port: int) -> None:
+def test_a_crowd_without_certificates_keeps_no_scheduler_out(files: Path, port: int):
     """The oldest of it make room, before there is a thread for who comes next."""
     before = threading.active_count()
     with crowd(port, 3 * MOST) as those:
@@ -349,7 +349,7 @@ def test_a_crowd_without_certificates_keeps_no_scheduler_out(files: Path, port: 
         until(lambda: threading.active_count() <= before + MOST)
 
 
-def test_a_known_scheduler_does_not_make_room(files: Path, port: int) -> None:
+def test_a_known_scheduler_does_not_make_room(files: Path, port: int):
     """It is asked again on the connection that it keeps."""
     with connected(port, client(files)) as kept:
         assert on(kept, "filter", ARGS)["NodeNames"] == ["n"]
@@ -358,7 +358,7 @@ def test_a_known_scheduler_does_not_make_room(files: Path, port: int) -> None:
             assert on(kept, "filter", ARGS)["NodeNames"] == ["n"]
 
 
-def test_a_handshake_has_a_deadline_however_it_drips(port: int, monkeypatch) -> None:
+def test_a_handshake_has_a_deadline_however_it_drips(port: int, monkeypatch):
     """A byte now and then does not put it off."""
     monkeypatch.setattr(server, "GREETING", 0.3)
     with crowd(port, 1, HELLO) as (connection,):
@@ -374,7 +374,7 @@ def test_a_handshake_has_a_deadline_however_it_drips(port: int, monkeypatch) -> 
         ended.set()
 
 
-def test_a_connection_takes_one_descriptor(port: int) -> None:
+def test_a_connection_takes_one_descriptor(port: int):
     """A copy of each halves how many there can be."""
     folder = "/proc/self/fd" if os.path.isdir("/proc/self/fd") else "/dev/fd"
     before, threads = len(os.listdir(folder)), threading.active_count()
@@ -383,7 +383,7 @@ def test_a_connection_takes_one_descriptor(port: int) -> None:
         assert len(os.listdir(folder)) == before + 2 * MOST  # the clients' ends are in this process, too
 
 
-def test_a_crowd_keeps_no_probe_out(monkeypatch) -> None:
+def test_a_crowd_keeps_no_probe_out(monkeypatch):
     """Nor does it take the descriptors that the scheduler's connections need."""
     monkeypatch.setattr(server, "PROBE_STRANGERS", MOST)
     with (

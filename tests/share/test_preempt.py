@@ -67,13 +67,13 @@ def preempted(ledger: Ledger, asker: Object, proposed: dict[str, list[str]]) -> 
 )  # fmt: skip
 def test_victims_free_a_single_gpu_or_the_node_is_dropped(
     running: list[tuple[str, int, int, int]], asker: Object, proposed: list[str], expected: list[str] | None
-) -> None:
+):
     """The scheduler's are kept, since they free other resources, too; as few as possible are added."""
     ledger = Ledger.of(MEM, [node("n", 8, 8)], [placed(*each) for each in running])
     assert preempted(ledger, asker, {"n": proposed}) == ({} if expected is None else {"n": expected})
 
 
-def test_added_victims_count_as_violated_budgets() -> None:
+def test_added_victims_count_as_violated_budgets():
     """So the scheduler takes a node without them first: the extender knows no budgets."""
     running = [placed("a", 4, 0, 0), placed("b", 4, 0, 50), placed("c", 4, 1, 0), placed("d", 4, 1, 50)]
     ledger = Ledger.of(MEM, [node("n", 8, 8)], running)
@@ -82,7 +82,7 @@ def test_added_victims_count_as_violated_budgets() -> None:
     assert answer["NodeNameToMetaVictims"]["n"]["NumPDBViolations"] == 2
 
 
-def test_unknown_nodes_and_pods_whose_binding_is_under_way_are_left_alone() -> None:
+def test_unknown_nodes_and_pods_whose_binding_is_under_way_are_left_alone():
     """The scheduler fails the whole preemption for a victim that it does not know on the node."""
     ledger = Ledger.of(MEM, [node("n", 8)], [])
     reserved = pod("fresh", 8)
@@ -90,7 +90,7 @@ def test_unknown_nodes_and_pods_whose_binding_is_under_way_are_left_alone() -> N
     assert preempted(ledger, asking(8), {"n": ["cpu-hog"], "unknown": ["a"]}) == {}
 
 
-def test_whole_pods_and_small_letters_are_read() -> None:
+def test_whole_pods_and_small_letters_are_read():
     """Schedulers without a node cache send pods; those before 1.15 or so wrote keys small."""
     ledger = Ledger.of(MEM, [node("n", 8)], [placed("a", 8, 0, 0)])
     extender = Extender(ledger, Pods())
@@ -116,7 +116,7 @@ def test_whole_pods_and_small_letters_are_read() -> None:
         {"Pod": pod("p", "much"), "NodeNameToMetaVictims": {}},
     ],
 )
-def test_what_is_no_preemption_is_refused(body: Any) -> None:
+def test_what_is_no_preemption_is_refused(body: Any):
     """The answer has no field for an error: the scheduler gets a status."""
     with pytest.raises(BadRequest):
         Extender(Ledger(MEM), Pods()).preempt(body)
@@ -146,7 +146,7 @@ def by_sum(running: list[Object], asker: Object, size: int) -> list[str] | None:
     return victims
 
 
-def test_a_thousand_random_preemptions_make_room_and_end_nobody_without_need() -> None:
+def test_a_thousand_random_preemptions_make_room_and_end_nobody_without_need():
     """Whatever runs: the pod fits once the victims have ended; no victim that was added could have stayed; a node is
     dropped only where nobody's end helps."""
     chance, seen = random.Random(7), [0, 0, 0]
@@ -220,7 +220,7 @@ NOMINATED: list[tuple[str, list[Object], Object, bool]] = [
 )
 def test_what_victims_leave_is_kept_for_the_pod_that_they_left_it_to(
     seen: list[Object], asker: Object, fits: bool
-) -> None:
+):
     """At the filter and at the bind, as kube-scheduler counts nominated pods: for others of no higher priority."""
     api = Pods(asker)
     ledger = Ledger.of(MEM, [node("n", 8, 8)], seen)
@@ -230,7 +230,7 @@ def test_what_victims_leave_is_kept_for_the_pod_that_they_left_it_to(
     assert (names == ["n"], extender.bind(body)["Error"] == "") == (fits, fits)
 
 
-def test_a_nomination_ends_with_the_pod_and_with_its_binding() -> None:
+def test_a_nomination_ends_with_the_pod_and_with_its_binding():
     """And comes back where the binding failed; the books are the same as after a restart."""
     each = nominated("high", 8, 100)
     ledger = Ledger.of(MEM, [node("n", 8, 8)], [B, each])
@@ -251,7 +251,7 @@ def test_a_nomination_ends_with_the_pod_and_with_its_binding() -> None:
     assert room() == [8, 4]
 
 
-def test_a_thousand_random_nominations_are_kept() -> None:
+def test_a_thousand_random_nominations_are_kept():
     """Victims end, others come and are bound meanwhile: the pod that they made room for fits once they have gone."""
     chance, taken = random.Random(11), 0
     for _ in range(1000):

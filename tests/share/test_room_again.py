@@ -74,7 +74,7 @@ def cluster() -> Cluster:
     return made
 
 
-def test_a_pod_that_was_refused_just_before_there_was_room_is_touched_once(cluster: Cluster) -> None:
+def test_a_pod_that_was_refused_just_before_there_was_room_is_touched_once(cluster: Cluster):
     """The scheduler knew of the end before the ledger did, and would not ask again for five minutes."""
     cluster.ledger.drop_pod("uid-a")
 
@@ -84,7 +84,7 @@ def test_a_pod_that_was_refused_just_before_there_was_room_is_touched_once(clust
     assert cluster.ask("large")
 
 
-def test_a_pod_that_the_scheduler_asks_about_itself_is_left_alone(cluster: Cluster) -> None:
+def test_a_pod_that_the_scheduler_asks_about_itself_is_left_alone(cluster: Cluster):
     cluster.ledger.drop_pod("uid-a")
     assert cluster.after(0.1) == []
     assert cluster.ask("large")
@@ -103,13 +103,13 @@ def test_a_pod_that_the_scheduler_asks_about_itself_is_left_alone(cluster: Clust
         pytest.param(lambda scene: scene.ledger.drop_node("n"), id="the-node-is-gone"),
     ],
 )
-def test_where_no_room_is_added_nobody_is_touched(cluster: Cluster, happens: Any) -> None:
+def test_where_no_room_is_added_nobody_is_touched(cluster: Cluster, happens: Any):
     happens(cluster)
     assert cluster.after(0.1) == []
     assert cluster.after(ITSELF) == []
 
 
-def test_only_those_for_whom_the_room_is_enough_are_touched() -> None:
+def test_only_those_for_whom_the_room_is_enough_are_touched():
     cluster = Cluster()
     assert not cluster.ask("small", 3)
     assert not cluster.ask("larger", 11)
@@ -118,7 +118,7 @@ def test_only_those_for_whom_the_room_is_enough_are_touched() -> None:
     assert cluster.after(ITSELF) == ["default/pods/small/status"]
 
 
-def test_a_new_node_is_room(cluster: Cluster) -> None:
+def test_a_new_node_is_room(cluster: Cluster):
     cluster.ledger.put_node(node("m", 10))
     cluster.after(0.1)
     assert cluster.after(ITSELF) == ["default/pods/large/status"]
@@ -127,9 +127,7 @@ def test_a_new_node_is_room(cluster: Cluster) -> None:
 @pytest.mark.parametrize(
     ("code", "again"), [(0, True), (503, True), (403, True), (422, True), (404, False), (409, False)]
 )
-def test_a_touch_that_failed_is_tried_again_unless_the_pod_is_gone(
-    cluster: Cluster, code: int, again: bool
-) -> None:
+def test_a_touch_that_failed_is_tried_again_unless_the_pod_is_gone(cluster: Cluster, code: int, again: bool):
     cluster.ledger.drop_pod("uid-a")
     cluster.after(0.1)
     cluster.api.code = code
@@ -138,14 +136,14 @@ def test_a_touch_that_failed_is_tried_again_unless_the_pod_is_gone(
     assert bool(cluster.after(ITSELF)) == again
 
 
-def test_a_pod_that_nobody_asks_about_any_more_is_forgotten(cluster: Cluster) -> None:
+def test_a_pod_that_nobody_asks_about_any_more_is_forgotten(cluster: Cluster):
     cluster.after(FORGET)
     cluster.ledger.drop_pod("uid-a")
     cluster.after(0.1)
     assert cluster.after(ITSELF) == []
 
 
-def test_no_more_are_touched_than_there_is_room_for() -> None:
+def test_no_more_are_touched_than_there_is_room_for():
     """The others are, once it is seen who took it."""
     cluster = Cluster()
     for number in range(200):
@@ -157,7 +155,7 @@ def test_no_more_are_touched_than_there_is_room_for() -> None:
     assert len(cluster.after(ITSELF)) == 3
 
 
-def test_room_that_another_has_taken_is_none(cluster: Cluster) -> None:
+def test_room_that_another_has_taken_is_none(cluster: Cluster):
     cluster.ledger.drop_pod("uid-a")
     assert cluster.after(0.1) == []
     cluster.ledger.put_pod(pod("c", 8, on="n", **{INDEX: "0"}))
@@ -167,7 +165,7 @@ def test_room_that_another_has_taken_is_none(cluster: Cluster) -> None:
     assert cluster.after(ITSELF) == ["default/pods/large/status"]
 
 
-def test_one_that_cannot_be_touched_comes_after_the_others() -> None:
+def test_one_that_cannot_be_touched_comes_after_the_others():
     cluster = Cluster()
     assert not cluster.ask("bad", 8)
     assert not cluster.ask("good", 8)
@@ -179,7 +177,7 @@ def test_one_that_cannot_be_touched_comes_after_the_others() -> None:
     assert cluster.after(ITSELF) == ["default/pods/good/status"]
 
 
-def test_units_of_an_earlier_configuration_do_not_make_a_gpu_too_small_for_ever() -> None:
+def test_units_of_an_earlier_configuration_do_not_make_a_gpu_too_small_for_ever():
     """The rest comes back when the earlier pod ends."""
     gpu = {"index": "0", "uuid": "GPU-0", "units": 10, "reserved": 4}
     shared = node("n", 10, **{MEMORY_ANNOTATION: json.dumps({"version": 1, "gpus": [gpu]})})

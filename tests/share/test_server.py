@@ -52,7 +52,7 @@ def ask(server: Server, verb: str, body: Any, method: str = "POST", **headers: s
 NAMES = ["room", "full", "plain", "unknown"]
 
 
-def test_a_filter_by_names_answers_with_names(server: Server) -> None:
+def test_a_filter_by_names_answers_with_names(server: Server):
     """nodeCacheCapable: true. What no preemption changes is in both maps."""
     status, answer = ask(server, "filter", {"Pod": pod("p0", 4), "Nodes": None, "NodeNames": NAMES})
 
@@ -73,7 +73,7 @@ def test_a_filter_by_names_answers_with_names(server: Server) -> None:
     }
 
 
-def test_a_filter_by_nodes_answers_with_nodes(server: Server) -> None:
+def test_a_filter_by_nodes_answers_with_nodes(server: Server):
     """nodeCacheCapable: false, and the small keys of old schedulers."""
     nodes = {"items": [{"metadata": {"name": name, "labels": {"a": name}}} for name in NAMES]}
 
@@ -85,7 +85,7 @@ def test_a_filter_by_nodes_answers_with_nodes(server: Server) -> None:
     assert set(answer["FailedNodes"]) == {"full", "plain", "unknown"}
 
 
-def test_a_pod_without_gpu_memory_fits_everywhere(server: Server) -> None:
+def test_a_pod_without_gpu_memory_fits_everywhere(server: Server):
     """The extender has no say."""
     body = {"Pod": pod("p0", 0), "NodeNames": NAMES}
 
@@ -93,14 +93,14 @@ def test_a_pod_without_gpu_memory_fits_everywhere(server: Server) -> None:
     assert ask(server, "prioritize", body)[1] == [{"Host": name, "Score": 0} for name in NAMES]
 
 
-def test_priorities_are_a_list(server: Server) -> None:
+def test_priorities_are_a_list(server: Server):
     """One for each node, between 0 and 10."""
     status, answer = ask(server, "prioritize", {"Pod": pod("p0", 10), "NodeNames": NAMES})
 
     assert (status, answer) == (200, [{"Host": name, "Score": 5 * (name == "room")} for name in NAMES])
 
 
-def test_a_bind_is_made_or_refused(server: Server, api: Pods) -> None:
+def test_a_bind_is_made_or_refused(server: Server, api: Pods):
     """By the protocol's Error, with status 200: of others the scheduler reads no answer."""
     body = {"PodName": "p0", "PodNamespace": "default", "PodUID": "uid-p0", "Node": "room"}
 
@@ -115,7 +115,7 @@ def test_a_bind_is_made_or_refused(server: Server, api: Pods) -> None:
 GOOD: Object = {"Pod": pod("p0", 4), "NodeNames": NAMES}
 
 
-def test_a_replica_that_does_not_lead_promises_nothing(api: Pods) -> None:
+def test_a_replica_that_does_not_lead_promises_nothing(api: Pods):
     """Whatever its ledger says."""
     ledger = Ledger.of(MEM, [node("room", 10, 10)], [])
     body = {"PodName": "p0", "PodNamespace": "default", "PodUID": "uid-p0", "Node": "room"}
@@ -128,7 +128,7 @@ def test_a_replica_that_does_not_lead_promises_nothing(api: Pods) -> None:
     assert api.bindings == 0
 
 
-def test_a_pod_whose_bind_failed_is_not_in_its_own_way(server: Server, api: Pods) -> None:
+def test_a_pod_whose_bind_failed_is_not_in_its_own_way(server: Server, api: Pods):
     """What is reserved for it counts against others only."""
     body = {"PodName": "p0", "PodNamespace": "default", "PodUID": "uid-p0", "Node": "room"}
     api.pods["p0"] = pod("p0", 8, 8)
@@ -172,7 +172,7 @@ MISTAKES = [
 
 
 @pytest.mark.parametrize("body", MISTAKES, ids=lambda body: str(body)[:40])
-def test_mistakes_are_answered_by_the_protocols_error(server: Server, body: Any) -> None:
+def test_mistakes_are_answered_by_the_protocols_error(server: Server, body: Any):
     """And the server goes on."""
     status, answer = ask(server, "filter", body)
     assert status == 200
@@ -200,7 +200,7 @@ WRONG_BINDS = [
 
 
 @pytest.mark.parametrize("body", WRONG_BINDS, ids=ascii)
-def test_a_mistaken_bind_binds_nothing(server: Server, api: Pods, body: Any) -> None:
+def test_a_mistaken_bind_binds_nothing(server: Server, api: Pods, body: Any):
     """Not even one whose name leads elsewhere in the API."""
     status, answer = ask(server, "bind", body)
 
@@ -209,7 +209,7 @@ def test_a_mistaken_bind_binds_nothing(server: Server, api: Pods, body: Any) -> 
     assert api.bindings == 0
 
 
-def test_other_requests_are_answered_too(server: Server) -> None:
+def test_other_requests_are_answered_too(server: Server):
     """Whether it lives, and what is not there."""
     assert ask(server, "healthz", b"", "GET")[0] == 404  # probes have a port of their own
     assert ask(server, "filter", b"", "GET")[0] == 404
@@ -219,7 +219,7 @@ def test_other_requests_are_answered_too(server: Server) -> None:
     assert ask(server, "filter", b"", **{"Content-Length": "9" * 30})[0] == 413
 
 
-def test_one_connection_serves_many_requests(server: Server) -> None:
+def test_one_connection_serves_many_requests(server: Server):
     """As the scheduler uses it."""
     connection = http.client.HTTPConnection(*server.server_address[:2], timeout=10)  # type: ignore[arg-type]
     for _ in range(3):
@@ -229,7 +229,7 @@ def test_one_connection_serves_many_requests(server: Server) -> None:
     connection.close()
 
 
-def test_a_body_that_ends_early_is_not_answered(server: Server) -> None:
+def test_a_body_that_ends_early_is_not_answered(server: Server):
     """As when the server leaves in the middle of a request: its sender would read that its pod is no JSON."""
     address: Any = server.server_address[:2]
     with socket.create_connection(address, 10) as client:
@@ -238,7 +238,7 @@ def test_a_body_that_ends_early_is_not_answered(server: Server) -> None:
         assert client.recv(100) == b""
 
 
-def test_binds_side_by_side_take_what_there_is(server: Server, api: Pods) -> None:
+def test_binds_side_by_side_take_what_there_is(server: Server, api: Pods):
     """Twenty pods of 4, two GPUs of 10: four are bound."""
     bodies = [
         {"PodName": f"p{number}", "PodNamespace": "default", "PodUID": f"uid-p{number}", "Node": "room"}
@@ -250,7 +250,7 @@ def test_binds_side_by_side_take_what_there_is(server: Server, api: Pods) -> Non
     assert (answers.count(""), api.bindings) == (4, 4)
 
 
-def test_the_extender_needs_only_what_is_in_the_plugins_image() -> None:
+def test_the_extender_needs_only_what_is_in_the_plugins_image():
     """It is to run in the plugin's image, which has nothing else of gpunode."""
     program = (
         "import sys, gpunode.share.server\n"

@@ -142,7 +142,7 @@ def fits(item: Object, free: list[int]) -> bool:
     return False
 
 
-def test_no_pod_waits_while_a_gpu_has_room_and_its_quota_allows() -> None:
+def test_no_pod_waits_while_a_gpu_has_room_and_its_quota_allows():
     """No GPU is promised twice at any time, whatever answers are refused or lost."""
     chance = random.Random(15)
     waited = beyond = 0

@@ -68,7 +68,7 @@ def rows(seen: list[dict[str, Any]], kind: str, key: str) -> dict[str, dict[str,
     return {line[key]: line for line in seen if line["type"] == kind}
 
 
-def test_every_gpu_is_measured_and_the_record_kept_here_and_on_the_node(demo: Demo, tmp_path) -> None:
+def test_every_gpu_is_measured_and_the_record_kept_here_and_on_the_node(demo: Demo, tmp_path):
     code, seen = run(demo, "accept", "inventory.yaml", "--level", "quick")
     assert code == 0, output(demo)
     gpus = rows(seen, "acceptance", "uuid")
@@ -83,7 +83,7 @@ def test_every_gpu_is_measured_and_the_record_kept_here_and_on_the_node(demo: De
     assert record["measurements"]["level"] == "quick"
 
 
-def test_a_slow_gpu_fails_by_name_and_verify_says_that_its_host_is_not_accepted(demo: Demo) -> None:
+def test_a_slow_gpu_fails_by_name_and_verify_says_that_its_host_is_not_accepted(demo: Demo):
     state = demo.states[NEW]
     slow = state.machine().gpus[2].uuid
     with state.change() as now:
@@ -109,7 +109,7 @@ def test_a_slow_gpu_fails_by_name_and_verify_says_that_its_host_is_not_accepted(
     assert slow in rows(seen, "link", "layer")["capacity"]["cause"]
 
 
-def test_a_host_without_a_driver_is_named_when_it_is_measured_over_ssh(demo: Demo) -> None:
+def test_a_host_without_a_driver_is_named_when_it_is_measured_over_ssh(demo: Demo):
     """A simulated host has no library of the driver: the program that travels there says so, and nothing is recorded."""
     code, seen = run(demo, "accept", "inventory.yaml", "--on-host", "--level", "quick")
     assert code == 1
@@ -118,7 +118,7 @@ def test_a_host_without_a_driver_is_named_when_it_is_measured_over_ssh(demo: Dem
     assert all("libcuda.so.1" in row["why"] and row["record"] == "" for row in hosts.values())
 
 
-def test_a_fleet_shows_the_remark_below_the_one_line_of_its_host() -> None:
+def test_a_fleet_shows_the_remark_below_the_one_line_of_its_host():
     """As of each of more than 8 hosts there is one line."""
     link = Verdict.ok("capacity", "4 of 4", "it ran out yesterday", "`gpunode accept` measures it again.")
     shown = "".join(
@@ -127,7 +127,7 @@ def test_a_fleet_shows_the_remark_below_the_one_line_of_its_host() -> None:
     assert "capacity: it ran out yesterday. `gpunode accept` measures it again." in shown
 
 
-def test_gpus_in_use_are_skipped_and_named(demo: Demo) -> None:
+def test_gpus_in_use_are_skipped_and_named(demo: Demo):
     api = client(demo)
     for number in range(3):
         job(api, f"work-{number}", NEW, 600)
@@ -144,7 +144,7 @@ def test_gpus_in_use_are_skipped_and_named(demo: Demo) -> None:
     assert "default/work-0 (1 nvidia.com/gpu)" in host["why"]
 
 
-def test_verify_shows_an_acceptance_until_it_runs_out_or_fits_no_more(demo: Demo) -> None:
+def test_verify_shows_an_acceptance_until_it_runs_out_or_fits_no_more(demo: Demo):
     assert run(demo, "accept", "inventory.yaml", "--limit", NEW, "--level", "quick")[0] == 0
     good = stamp(demo, NEW)
     verify = ("verify", "inventory.yaml", "--limit", NEW, "--no-run")
@@ -162,7 +162,7 @@ def test_verify_shows_an_acceptance_until_it_runs_out_or_fits_no_more(demo: Demo
     assert "gpunode accept" in other["fix"]
 
 
-def test_a_host_that_has_to_be_accepted_is_broken_until_it_is(demo: Demo) -> None:
+def test_a_host_that_has_to_be_accepted_is_broken_until_it_is(demo: Demo):
     text = demo.inventory.read_text()
     demo.inventory.write_text(
         text.replace("defaults:", "defaults:\n  accept: {required: true, valid: 12h}", 1)
@@ -183,7 +183,7 @@ def test_a_host_that_has_to_be_accepted_is_broken_until_it_is(demo: Demo) -> Non
     assert (code, rows(seen, "accepted", "host")) == (0, {}), "it is not due"
 
 
-def test_provision_accepts_after_the_proof_and_fails_a_host_that_is_not(demo: Demo) -> None:
+def test_provision_accepts_after_the_proof_and_fails_a_host_that_is_not(demo: Demo):
     state = demo.states[NEW]
     with state.change() as now:
         now.faults[SLOW] = state.machine().gpus[0].uuid
@@ -202,7 +202,7 @@ def test_provision_accepts_after_the_proof_and_fails_a_host_that_is_not(demo: De
 
 
 @pytest.mark.parametrize("told", [False, True])
-def test_a_gpu_that_an_operator_has_cordoned_is_not_missed(demo: Demo, told: bool) -> None:
+def test_a_gpu_that_an_operator_has_cordoned_is_not_missed(demo: Demo, told: bool):
     """Whether or not the inventory says how many GPUs the host has."""
     text = demo.inventory.read_text()
     if told:
@@ -225,7 +225,7 @@ def test_a_gpu_that_an_operator_has_cordoned_is_not_missed(demo: Demo, told: boo
     assert uuid not in rows(seen, "acceptance", "uuid")
 
 
-def test_a_node_whose_required_acceptance_ran_out_is_closed_until_its_gpus_are_measured(demo: Demo) -> None:
+def test_a_node_whose_required_acceptance_ran_out_is_closed_until_its_gpus_are_measured(demo: Demo):
     """And with all of its GPUs in use until they have ended."""
     inventory = yaml.safe_load(demo.inventory.read_text())
     inventory.setdefault("defaults", {}).update(taint_until_verified=True, accept={"required": True})
@@ -251,7 +251,7 @@ def test_a_node_whose_required_acceptance_ran_out_is_closed_until_its_gpus_are_m
     assert stamp(demo, NEW)["until"] > good["at"]
 
 
-def test_a_gpu_that_pods_cannot_get_is_missed(demo: Demo) -> None:
+def test_a_gpu_that_pods_cannot_get_is_missed(demo: Demo):
     """Of four GPUs three are no accepted host, though all three are good. The last test: the plugin keeps it unhealthy."""
     state = demo.states[NEW]
     gpu = state.machine().gpus[3].uuid

@@ -87,7 +87,7 @@ def away(demo: Demo) -> None:
 @pytest.mark.parametrize(("fault", "state"), [(refuse, "refused"), (away, "unreachable")])
 def test_a_run_that_too_many_bad_hosts_stop_at_once_says_so_and_asks_nothing(
     unchanged: Demo, tmp_path, fault: Callable[[Demo], None], state: str
-) -> None:
+):
     """Before any batch, and as the plan shows it; nothing is changed, and no run is recorded."""
     with unchanged.states["gpu-1"].change() as now:
         now.faults.clear()
@@ -101,7 +101,7 @@ def test_a_run_that_too_many_bad_hosts_stop_at_once_says_so_and_asks_nothing(
     assert not list(tmp_path.glob("state/gpunode/runs/*"))
 
 
-def test_as_many_unreachable_hosts_as_max_fail_allows_stop_no_other(demo: Demo) -> None:
+def test_as_many_unreachable_hosts_as_max_fail_allows_stop_no_other(demo: Demo):
     away(demo)
     done = gpunode(demo, "provision", "inventory.yaml", "--yes", "--json", "--max-fail", "1", "--batch", "1")
     assert {row["host"]: row["result"] for row in of_kind(done, "verified")} == {
@@ -113,7 +113,7 @@ def test_as_many_unreachable_hosts_as_max_fail_allows_stop_no_other(demo: Demo) 
 
 def test_bare_hosts_disturb_nobody_and_go_together(
     provisioned: tuple[Demo, subprocess.CompletedProcess[str]],
-) -> None:
+):
     demo, done = provisioned
     assert done.returncode == 0, done.stdout + done.stderr
     rows = of_kind(done, "verified")
@@ -122,7 +122,7 @@ def test_bare_hosts_disturb_nobody_and_go_together(
     assert [line["disturbs"]["anybody"] for line in of_kind(done, "plan")] == [False, False]
 
 
-def test_a_batch_is_proven_before_the_next_begins(demo: Demo) -> None:
+def test_a_batch_is_proven_before_the_next_begins(demo: Demo):
     done = gpunode(demo, "provision", "inventory.yaml", "--yes", "--json", "--batch", "1")
     assert done.returncode == 0, done.stdout + done.stderr
     story = jsonlines.parse(done.stdout)
@@ -135,7 +135,7 @@ def test_a_batch_is_proven_before_the_next_begins(demo: Demo) -> None:
     assert seen == [(kind, f"gpu-{number}") for number in (1, 2) for kind in ("outcome", "vectoradd")]
 
 
-def test_a_gate_stops_the_run_before_the_next_batch(provisioned: tuple[Demo, object], tmp_path) -> None:
+def test_a_gate_stops_the_run_before_the_next_batch(provisioned: tuple[Demo, object], tmp_path):
     """The host before it is finished, the rest is resumed. `plan` shows gates and runs none."""
     demo, _ = provisioned
     written = demo.inventory.read_text()
@@ -177,7 +177,7 @@ def busy(provisioned: tuple[Demo, object]) -> Iterator[Demo]:
         assert gpunode(demo, "provision", "inventory.yaml", "--yes", "--no-run", "-q").returncode == 0
 
 
-def test_a_busy_host_with_nothing_to_do_stops_no_other(busy: Demo) -> None:
+def test_a_busy_host_with_nothing_to_do_stops_no_other(busy: Demo):
     """No GPU of it is free for a proof. It is named, and nothing of it is left to resume."""
     api = client(busy)
     delete(api, "job")
@@ -228,7 +228,7 @@ def docker_since(demo: Demo, host: str) -> float:
     return demo.states[host].now().units["docker.service"].since
 
 
-def test_a_gpu_pod_is_waited_for_and_the_node_given_back(busy: Demo) -> None:
+def test_a_gpu_pod_is_waited_for_and_the_node_given_back(busy: Demo):
     """Nothing is changed on the host before the pod has ended, and nobody else changes the cluster's nodes meanwhile."""
     before, api = docker_since(busy, "gpu-2"), client(busy)
     with begin(busy, "provision", "inventory.yaml", "--yes") as run:
@@ -243,7 +243,7 @@ def test_a_gpu_pod_is_waited_for_and_the_node_given_back(busy: Demo) -> None:
     assert docker_since(busy, "gpu-2") > before
 
 
-def test_a_plan_names_the_pods_that_it_disturbs(busy: Demo) -> None:
+def test_a_plan_names_the_pods_that_it_disturbs(busy: Demo):
     """Before anything is asked, with what becomes of them."""
     done = gpunode(busy, "plan", "inventory.yaml", "--json")
     disturbs = {line["host"]: line["disturbs"] for line in of_kind(done, "plan")}
@@ -270,7 +270,7 @@ def test_a_plan_names_the_pods_that_it_disturbs(busy: Demo) -> None:
     assert "gpu-2: default/job (1 GPU)" in shown
 
 
-def test_a_host_whose_work_does_not_end_in_time_is_skipped(busy: Demo) -> None:
+def test_a_host_whose_work_does_not_end_in_time_is_skipped(busy: Demo):
     patience(busy, work_timeout="1s")
     before, api = docker_since(busy, "gpu-2"), client(busy)
     done = gpunode(busy, "provision", "inventory.yaml", "--yes", "--json")
@@ -284,7 +284,7 @@ def test_a_host_whose_work_does_not_end_in_time_is_skipped(busy: Demo) -> None:
     )
 
 
-def test_a_drain_evicts_the_pod(busy: Demo) -> None:
+def test_a_drain_evicts_the_pod(busy: Demo):
     patience(busy, work="drain")
     done = gpunode(busy, "provision", "inventory.yaml", "--yes", "--json")
     assert done.returncode == 0, done.stdout + done.stderr
@@ -292,7 +292,7 @@ def test_a_drain_evicts_the_pod(busy: Demo) -> None:
     assert cordoned(client(busy)) == []
 
 
-def test_ctrl_c_while_work_is_waited_for_gives_the_node_back(busy: Demo) -> None:
+def test_ctrl_c_while_work_is_waited_for_gives_the_node_back(busy: Demo):
     api = client(busy)
     with begin(busy, "provision", "inventory.yaml", "--yes") as run:
         until(lambda: waits(busy, "job"))
@@ -301,7 +301,7 @@ def test_ctrl_c_while_work_is_waited_for_gives_the_node_back(busy: Demo) -> None
     assert cordoned(api) == []
 
 
-def test_ctrl_c_twice_leaves_hosts_that_are_named_and_resume_finishes_them() -> None:
+def test_ctrl_c_twice_leaves_hosts_that_are_named_and_resume_finishes_them():
     """The apply of one goes on without its operator."""
     with Demo([replace(kinds.old_host("gpu-1"), pace=0.5)]) as demo:
         seen = demo.folder / "out"
@@ -328,9 +328,7 @@ def full_disk(state: Path) -> Iterator[None]:
     kept.replace(path)
 
 
-def test_a_record_that_cannot_be_written_gives_back_what_waits_and_begins_no_more(
-    busy: Demo, tmp_path
-) -> None:
+def test_a_record_that_cannot_be_written_gives_back_what_waits_and_begins_no_more(busy: Demo, tmp_path):
     """As Ctrl-C does it, with the cause and what to do; once there is room the run goes on."""
     patience(busy, work="wait")
     before, api = docker_since(busy, "gpu-2"), client(busy)
@@ -350,7 +348,7 @@ def test_a_record_that_cannot_be_written_gives_back_what_waits_and_begins_no_mor
     assert cordoned(api) == []
 
 
-def test_a_record_that_breaks_between_batches_finishes_one_and_begins_no_other(busy: Demo, tmp_path) -> None:
+def test_a_record_that_breaks_between_batches_finishes_one_and_begins_no_other(busy: Demo, tmp_path):
     """Here by a gate, which takes the folder away."""
     api, state = client(busy), busy.states["gpu-1"]
     delete(api, "job")
@@ -403,7 +401,7 @@ def name_the_master(demo: Demo) -> None:
     demo.inventory.write_text(yaml.safe_dump(written))
 
 
-def test_a_host_of_the_control_plane_is_left_alone_unless_named(master: Demo) -> None:
+def test_a_host_of_the_control_plane_is_left_alone_unless_named(master: Demo):
     """Then it is changed while API server and etcd are healthy."""
     before = docker_since(master, "gpu-2")
     done = gpunode(master, "provision", "inventory.yaml", "--yes", "--json")

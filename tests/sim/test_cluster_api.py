@@ -35,7 +35,7 @@ TRIED: dict[str, tuple[str, str, Any, str, dict[str, str]]] = {
 
 
 @pytest.mark.parametrize("what", TRIED)
-def test_a_dry_run_answers_and_stores_nothing(client: Client, what: str) -> None:
+def test_a_dry_run_answers_and_stores_nothing(client: Client, what: str):
     """Whatever it is."""
     method, path, body, content, query = TRIED[what]
     client.apply(node("tried", a="1"), f"{NODES}/tried")
@@ -54,7 +54,7 @@ def settled(client: Client, name: str) -> Any:
     return node if len(node["spec"].get("taints", [])) == 2 else None
 
 
-def test_a_watch_tells_what_came_and_went_for_its_selector(client: Client) -> None:
+def test_a_watch_tells_what_came_and_went_for_its_selector(client: Client):
     """An object that comes to match is ADDED, one that no longer does is DELETED."""
     where = "/api/v1/namespaces/default/configmaps"
     start = client.ask("GET", where)[1]["metadata"]["resourceVersion"]

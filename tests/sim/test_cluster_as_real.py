@@ -139,7 +139,7 @@ OBJECTS = Spec(
 
 
 @pytest.mark.parametrize("what", REQUESTS)
-def test_the_simulated_api_answers_as_the_real_one(running: tuple[Api, Api, Cluster], what: str) -> None:
+def test_the_simulated_api_answers_as_the_real_one(running: tuple[Api, Api, Cluster], what: str):
     """Status code and body are the same, but for identities and times."""
     before = mirror(running)
     for _ in range(10):
@@ -151,7 +151,7 @@ def test_the_simulated_api_answers_as_the_real_one(running: tuple[Api, Api, Clus
     assert simulated == real
 
 
-def test_labels_come_and_go_alike(both: tuple[Api, Api]) -> None:
+def test_labels_come_and_go_alike(both: tuple[Api, Api]):
     """Two managers apply in turns, one of them no label at all now and then; a ConfigMap of the test's own bears it."""
     name = f"gpunode-test-{uuid.uuid4().hex[:8]}"
     where = path("ConfigMap", "default", name)
@@ -174,7 +174,7 @@ def test_labels_come_and_go_alike(both: tuple[Api, Api]) -> None:
 
 
 @pytest.mark.parametrize("number", range(len(OBJECTS)))
-def test_the_plugins_objects_are_completed_alike(both: tuple[Api, Api], number: int) -> None:
+def test_the_plugins_objects_are_completed_alike(both: tuple[Api, Api], number: int):
     """Defaults, owners of fields and generations of what gpunode applies."""
     manifest = OBJECTS[number]
     name = f"{manifest['metadata']['name']}-unused"
@@ -184,7 +184,7 @@ def test_the_plugins_objects_are_completed_alike(both: tuple[Api, Api], number: 
     assert simulated == real
 
 
-def test_vectoradds_pod_is_completed_alike(both: tuple[Api, Api]) -> None:
+def test_vectoradds_pod_is_completed_alike(both: tuple[Api, Api]):
     """Defaults and tolerations of a pod that asks for a GPU; managedFields of a create are not compared."""
     from gpunode.cluster.objects.manifests import render
 
@@ -199,7 +199,7 @@ def test_vectoradds_pod_is_completed_alike(both: tuple[Api, Api]) -> None:
     assert answers[1] == answers[0]
 
 
-def test_nobody_is_refused_alike(lab: lab_api.Lab, tmp_path) -> None:  # noqa: F811
+def test_nobody_is_refused_alike(lab: lab_api.Lab, tmp_path):  # noqa: F811
     """The words that gpunode takes verb and resource from."""
     cluster = Cluster(tmp_path, [])
     folders = (lab.inventory.parent, tmp_path)

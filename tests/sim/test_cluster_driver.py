@@ -49,7 +49,7 @@ def vectoradd(**environment: str) -> tuple[int, dict[str, Any]]:
         return process.wait(120), json.loads(said)
 
 
-def test_without_the_nvidia_runtime_there_is_no_library(state: State) -> None:
+def test_without_the_nvidia_runtime_there_is_no_library(state: State):
     """Nor where a container asks for no GPU, or for none of its computing."""
     for given in (
         environment(state, handler="runc"),
@@ -71,7 +71,7 @@ def test_without_the_nvidia_runtime_there_is_no_library(state: State) -> None:
 )
 def test_what_happens_to_the_host_while_a_container_runs_is_seen_in_it(
     state: State, changes: dict[str, Any], words: str
-) -> None:
+):
     """The module goes, another one comes, the GPU is lost."""
     given = environment(state)
     before = state.now()
@@ -97,7 +97,7 @@ def test_what_happens_to_the_host_while_a_container_runs_is_seen_in_it(
 )
 def test_a_container_does_not_start_where_the_hook_finds_no_driver(
     state: State, changes: dict[str, Any], words: str
-) -> None:
+):
     """In the words of nvidia-container-cli."""
     now = state.now()
     for name, value in changes.items():
@@ -110,13 +110,13 @@ def test_a_container_does_not_start_where_the_hook_finds_no_driver(
 @pytest.mark.parametrize(
     "command", [["bash"], ["python3", "-c", "print()"], ["python3", "-m", "http.server"], ["sleep", "$(id)"]]
 )
-def test_no_program_of_this_computer_is_run_for_a_pod(command: list[str]) -> None:
+def test_no_program_of_this_computer_is_run_for_a_pod(command: list[str]):
     """A container has what the plugin's image holds; all else is not found in it."""
     with pytest.raises(CannotStart, match="executable file not found"):
         arguments_of({"command": command})
 
 
-def test_event_sets_that_are_made_at_once_are_each_watchs_own(state: State, monkeypatch) -> None:
+def test_event_sets_that_are_made_at_once_are_each_watchs_own(state: State, monkeypatch):
     """Every GPU has a thread that listens for it: an Xid must not come to another GPU's."""
     driver = Driver(state.folder, environment(state))
     both = threading.Barrier(2, timeout=60)
@@ -137,7 +137,7 @@ def test_event_sets_that_are_made_at_once_are_each_watchs_own(state: State, monk
         assert len(set(pool.map(make, range(2)))) == 2
 
 
-def test_a_pod_of_mps_daemons_is_told_that_they_are_not_simulated() -> None:
+def test_a_pod_of_mps_daemons_is_told_that_they_are_not_simulated():
     """Not that its image lacks a program."""
     with pytest.raises(CannotStart, match="this host is simulated, and sharing by MPS is not"):
         arguments_of({"args": ["-m", "gpunode.deviceplugin.mps"]})

@@ -43,7 +43,7 @@ def deployed(cluster: Cluster, client: Client) -> Iterator[Api]:
     api.close()
 
 
-def test_resource_slices_show_which_nodes_gpus_a_dra_driver_allocates(deployed: Api, client: Client) -> None:
+def test_resource_slices_show_which_nodes_gpus_a_dra_driver_allocates(deployed: Api, client: Client):
     """As a DRA driver publishes them; another node has no other owner."""
     slices = "/apis/resource.k8s.io/v1/resourceslices"
     spec = {"driver": "gpu.nvidia.com", "nodeName": "dra-1", "devices": [{"name": "gpu-0"}]}
@@ -145,7 +145,7 @@ def own_lines(difference: Difference) -> tuple[str, ...]:
 @pytest.mark.parametrize("what", EDITS)
 def test_what_somebody_changed_is_shown_with_who_it_was_and_is_put_right(
     deployed: Api, client: Client, what: str
-) -> None:
+):
     """The diff is of what gpunode sets, from what is there; after it was applied there is none."""
     edit = EDITS[what]
     assert plan(deployed) == []
@@ -162,7 +162,7 @@ def test_what_somebody_changed_is_shown_with_who_it_was_and_is_put_right(
     assert plan(deployed) == []
 
 
-def test_what_somebody_deleted_is_new_again(deployed: Api, client: Client) -> None:
+def test_what_somebody_deleted_is_new_again(deployed: Api, client: Client):
     """Whole; and the others are not told of."""
     client.ask("DELETE", CONFIGMAP)
     (gone,) = plan(deployed)
@@ -172,7 +172,7 @@ def test_what_somebody_deleted_is_new_again(deployed: Api, client: Client) -> No
     apply.apply(deployed, WANTED)
 
 
-def test_another_inventory_is_shown_as_what_it_changes(deployed: Api) -> None:
+def test_another_inventory_is_shown_as_what_it_changes(deployed: Api):
     """A field that gpunode sets no more goes, an object that it does not want any more too; nobody else has a part in it."""
     less = Spec(NS, PluginImage("plugin:2"), None, PluginPublish(events=False)).manifests
     would = {change.what: change for change in apply.diff(deployed, less, all_objects(NS)) if change.lines}
@@ -189,7 +189,7 @@ def test_another_inventory_is_shown_as_what_it_changes(deployed: Api) -> None:
     assert not any(change.claims for change in would.values())
 
 
-def test_a_cluster_without_the_namespace_is_told_that_it_could_not_try_what_goes_there(deployed: Api) -> None:
+def test_a_cluster_without_the_namespace_is_told_that_it_could_not_try_what_goes_there(deployed: Api):
     """What the API server could be asked, it was: RBAC's objects are not in it."""
     would = {new.what: new for new in apply.diff(deployed, Spec("other", PluginImage("plugin:1")).manifests)}
     assert would["Namespace other"].action == "created"
@@ -200,7 +200,7 @@ def test_a_cluster_without_the_namespace_is_told_that_it_could_not_try_what_goes
 
 def test_a_node_with_all_its_labels_is_not_asked_about(
     deployed: Api, cluster: Cluster, client: Client, monkeypatch
-) -> None:
+):
     """The list of nodes says who has applied which: of a fleet that is right nothing else is asked."""
     kind, wish = KINDS["Node"], {"gpunode.dev/gpu": "true", "pool": "ml"}
     client.ask("POST", path("Node"), {"kind": "Node", "apiVersion": kind.api, "metadata": {"name": "a"}})

@@ -57,7 +57,7 @@ def deployed(fleet: Fleet) -> Fleet:
     return fleet
 
 
-def test_the_plugin_registers_and_every_gpu_is_offered(deployed: Fleet) -> None:
+def test_the_plugin_registers_and_every_gpu_is_offered(deployed: Fleet):
     """The real plugin, over the kubelet's socket: one DaemonSet with the runtime class, one without."""
     old, new = deployed.row(OLD), deployed.row(NEW)
     assert (old.allocatable, new.allocatable) == (2, 2)
@@ -68,7 +68,7 @@ def test_the_plugin_registers_and_every_gpu_is_offered(deployed: Fleet) -> None:
     assert {change.action for change in plugin.plan(deployed.api, Spec(NS, PluginImage(IMAGE)))} == {"same"}
 
 
-def test_vectoradd_runs_on_every_gpu_of_every_host(deployed: Fleet) -> None:
+def test_vectoradd_runs_on_every_gpu_of_every_host(deployed: Fleet):
     """Real processes that add real vectors; together they saw each UUID once, and no pod is left."""
     results = deployed.run(OLD, NEW)
     assert all(result.passed for result in results), results
@@ -79,7 +79,7 @@ def test_vectoradd_runs_on_every_gpu_of_every_host(deployed: Fleet) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP], ids=lambda n: n.name)
-def test_a_command_that_is_ended_leaves_no_pod(deployed: Fleet, number: signal.Signals) -> None:
+def test_a_command_that_is_ended_leaves_no_pod(deployed: Fleet, number: signal.Signals):
     """However it is ended: the GPUs that its pods were to have are free."""
     inventory = deployed.demo / "inventory.yaml"
     inventory.write_text(
@@ -116,7 +116,7 @@ def pod(name: str, args: list[str], **spec: Any) -> dict[str, Any]:
     }
 
 
-def test_a_container_that_keeps_ending_is_started_ever_more_seldom(deployed: Fleet) -> None:
+def test_a_container_that_keeps_ending_is_started_ever_more_seldom(deployed: Fleet):
     """CrashLoopBackOff, with how it ended and what its last life wrote."""
     deployed.api.create(pod("crash", ["-m", "gpunode.deviceplugin", "--no-such-flag"]))
 
@@ -130,7 +130,7 @@ def test_a_container_that_keeps_ending_is_started_ever_more_seldom(deployed: Fle
     until(lambda: not status())
 
 
-def test_an_image_that_is_not_on_the_host_is_not_run(deployed: Fleet) -> None:
+def test_an_image_that_is_not_on_the_host_is_not_run(deployed: Fleet):
     """ErrImagePull with the runtime's words, and both runtimes have their own."""
     old, new = deployed.run(OLD, NEW, image="absent:1", seconds=8)
     assert "ImagePull" in old.results[0].why
@@ -138,7 +138,7 @@ def test_an_image_that_is_not_on_the_host_is_not_run(deployed: Fleet) -> None:
     assert 'failed to resolve reference "absent:1"' in new.results[0].why
 
 
-def test_the_plugins_configuration_is_rolled_out(deployed: Fleet) -> None:
+def test_the_plugins_configuration_is_rolled_out(deployed: Fleet):
     """Its ConfigMap is mounted: GPUs are shared by time, then by memory, then whole again."""
     memory = sum(gpu.memory_mib // 1024 for gpu in NEW.gpus)
     steps: tuple[tuple[PluginConfig | None, dict[str, int]], ...] = (
@@ -153,7 +153,7 @@ def test_the_plugins_configuration_is_rolled_out(deployed: Fleet) -> None:
     deployed.wait(OLD, 2)
 
 
-def test_a_configuration_that_changes_reaches_the_pods_that_run(deployed: Fleet) -> None:
+def test_a_configuration_that_changes_reaches_the_pods_that_run(deployed: Fleet):
     """Of several files the node's label names one; the plugin takes up what becomes of it, in the same pod."""
     labels.write(deployed.api, deployed.node(NEW), {CHOICE: "shared"}, writer="test")
     files = {"shared": BY_TIME, "default": "version: v1\n"}
@@ -169,7 +169,7 @@ def test_a_configuration_that_changes_reaches_the_pods_that_run(deployed: Fleet)
     deployed.wait(NEW, {"nvidia.com/gpu": 2, "nvidia.com/gpu.shared": 0})
 
 
-def test_a_log_is_followed_until_its_container_has_ended(deployed: Fleet) -> None:
+def test_a_log_is_followed_until_its_container_has_ended(deployed: Fleet):
     """What it writes last comes, too; without `follow` the answer ends with what there is."""
     pod = deployed.row(OLD).pod
     client, path = Client(deployed.cluster.kubeconfig), f"/api/v1/namespaces/{NS}/pods/{pod}/log"
@@ -180,7 +180,7 @@ def test_a_log_is_followed_until_its_container_has_ended(deployed: Fleet) -> Non
     deployed.wait(OLD, 2)
 
 
-def test_an_xid_makes_its_gpu_unhealthy(deployed: Fleet) -> None:
+def test_an_xid_makes_its_gpu_unhealthy(deployed: Fleet):
     """The plugin hears of it through NVML, the kubelet from the plugin, the node offers one less."""
     gpu = NEW.gpus[1]
     with deployed.states[NEW.name].change() as now:
@@ -195,7 +195,7 @@ def test_an_xid_makes_its_gpu_unhealthy(deployed: Fleet) -> None:
     deployed.wait(NEW, 2)
 
 
-def test_a_kubelet_that_restarts_has_its_gpus_back(deployed: Fleet) -> None:
+def test_a_kubelet_that_restarts_has_its_gpus_back(deployed: Fleet):
     """It forgets its plugins, the plugin notices the new socket and registers again: no pod is restarted."""
     before = deployed.row(OLD)
     registered = deployed.log(OLD).count("INFO registered with the kubelet")
@@ -206,7 +206,7 @@ def test_a_kubelet_that_restarts_has_its_gpus_back(deployed: Fleet) -> None:
     assert deployed.row(OLD).restarts == 0
 
 
-def test_plugins_of_several_hosts_serve_their_metrics_side_by_side(deployed: Fleet) -> None:
+def test_plugins_of_several_hosts_serve_their_metrics_side_by_side(deployed: Fleet):
     """Each at its own address, and with the containers that have its GPUs."""
     publish = PluginPublish(metrics=True)
     rollout = plugin.deploy(
@@ -245,7 +245,7 @@ def test_plugins_of_several_hosts_serve_their_metrics_side_by_side(deployed: Fle
     deployed.wait(NEW, 2)
 
 
-def test_a_kubelet_whose_gate_is_off_takes_no_plugin(deployed: Fleet) -> None:
+def test_a_kubelet_whose_gate_is_off_takes_no_plugin(deployed: Fleet):
     """An old one that was started without device plugins has no socket to register with."""
     deployed.restart(OLD, "kubelet.service", arguments=["kubelet", "--feature-gates=DevicePlugins=false"])
     until(lambda: deployed.node(OLD).allocatable == 0)
@@ -263,7 +263,7 @@ def test_a_kubelet_whose_gate_is_off_takes_no_plugin(deployed: Fleet) -> None:
     deployed.wait(OLD, 2)
 
 
-def test_removing_takes_all_of_it(deployed: Fleet) -> None:
+def test_removing_takes_all_of_it(deployed: Fleet):
     """Pods first, then what owned them, then the namespace; gpunode's labels of nodes last. No process is left."""
     removed = plugin.remove(deployed.api, NS, seconds=60, notify=lambda _: None)
     assert removed[removed.index(f"Namespace {NS}") + 1 :] == (

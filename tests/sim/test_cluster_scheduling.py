@@ -52,7 +52,7 @@ def outcome(store: Store, name: str) -> str:
     return pod["spec"].get("nodeName") or pod["status"]["conditions"][0]["message"]
 
 
-def test_a_pod_gets_the_node_that_has_room_for_it(store: Store) -> None:
+def test_a_pod_gets_the_node_that_has_room_for_it(store: Store):
     """GPUs that other pods hold are counted; one that is over holds none."""
     add_node(store, "a", 2)
     add_node(store, "b", 4)
@@ -67,7 +67,7 @@ def test_a_pod_gets_the_node_that_has_room_for_it(store: Store) -> None:
     assert outcome(store, "next") == "b"
 
 
-def test_a_pod_that_asks_for_too_much_stays_pending_with_the_schedulers_words(store: Store) -> None:
+def test_a_pod_that_asks_for_too_much_stays_pending_with_the_schedulers_words(store: Store):
     """More than any node has."""
     add_node(store, "a", 2)
     add_node(store, "b", 4)
@@ -86,7 +86,7 @@ def test_a_pod_that_asks_for_too_much_stays_pending_with_the_schedulers_words(st
         ({}, {"requests": {"cpu": "8", "memory": "64Gi"}}, "1 Insufficient cpu, 1 Insufficient memory"),
     ],
 )  # fmt: skip
-def test_each_reason_has_its_words(store: Store, node: Object, spec: Object, words: str) -> None:
+def test_each_reason_has_its_words(store: Store, node: Object, spec: Object, words: str):
     """Selector, cordon, room."""
     add_node(store, "a", 1, **node)
     add_pod(store, "p", 1, **spec)
@@ -107,7 +107,7 @@ TAINT = {"key": "nvidia.com/gpu", "value": "yes", "effect": "NoSchedule"}
         ({"key": "other", "operator": "Exists"}, False),
     ],
 )
-def test_taints_keep_off_who_does_not_tolerate_them(store: Store, toleration: Object, fits: bool) -> None:
+def test_taints_keep_off_who_does_not_tolerate_them(store: Store, toleration: Object, fits: bool):
     """By key, value and effect."""
     add_node(store, "a", 1, TAINT)
     add_pod(store, "p", 1, tolerations=[toleration])

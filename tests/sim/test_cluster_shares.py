@@ -41,7 +41,7 @@ def deployed() -> Iterator[Fleet]:
 )
 def test_both_gpus_and_that_two_pods_share_one_are_seen_in_no_more_pods_than_it_takes(
     deployed: Fleet, text: str, offered: dict[str, int], count: int
-) -> None:
+):
     """However the plugin chooses the GPU of a pod."""
     config = PluginConfig(text)
     rollout = deployed.deploy(config)

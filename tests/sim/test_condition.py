@@ -46,7 +46,7 @@ def status(api: Client) -> str:
     return str((gpu_ready(api) or {}).get("status"))
 
 
-def test_the_condition_follows_a_fault_at_once(demo: Demo) -> None:
+def test_the_condition_follows_a_fault_at_once(demo: Demo):
     api = client(demo)
     until(lambda: status(api) == "True")
     code, _ = run(demo, "verify", "inventory.yaml", "--no-run")

@@ -31,7 +31,7 @@ def allocatable(api: Client) -> str:
     return str(api.ask("GET", f"/api/v1/nodes/{HOST}")[1]["status"]["allocatable"][GPU])
 
 
-def test_a_cordoned_gpu_takes_no_new_pods_and_is_no_fault(demo: Demo) -> None:
+def test_a_cordoned_gpu_takes_no_new_pods_and_is_no_fault(demo: Demo):
     api = client(demo)
     job(api, "before", HOST, 600)
     until(lambda: api.ask("GET", f"{JOBS}/before")[1]["status"].get("phase") == "Running")
@@ -85,6 +85,6 @@ def test_a_cordoned_gpu_takes_no_new_pods_and_is_no_fault(demo: Demo) -> None:
     )
 
 
-def test_a_uuid_that_no_host_lists_is_refused(demo: Demo) -> None:
+def test_a_uuid_that_no_host_lists_is_refused(demo: Demo):
     code, _ = run(demo, "cordon-gpu", "MIG-1", "inventory.yaml", "--reason", "x", "--yes")
     assert code == 2

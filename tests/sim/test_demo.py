@@ -72,7 +72,7 @@ def group(leader: int) -> list[str]:
     return [words for pgid, state, words in rows if pgid == str(leader) and not state.startswith("Z")]
 
 
-def test_two_demos_stand_side_by_side_and_leave_nothing(room: Path) -> None:
+def test_two_demos_stand_side_by_side_and_leave_nothing(room: Path):
     """Each with its own folder, hosts and cluster."""
     with Demo([kinds.new_host("one")]) as first, Demo([kinds.new_host("two")]) as second:
         for demo, name in ((first, "one"), (second, "two")):
@@ -84,7 +84,7 @@ def test_two_demos_stand_side_by_side_and_leave_nothing(room: Path) -> None:
     assert not any(processes(folder) for folder in both)
 
 
-def test_one_whose_server_was_killed_leaves_nothing() -> None:
+def test_one_whose_server_was_killed_leaves_nothing():
     """What starts it, ends it all the same."""
     with Demo([kinds.new_host("one")]) as demo:
         server = json.loads((demo.folder / "demo.json").read_text())["pid"]
@@ -92,7 +92,7 @@ def test_one_whose_server_was_killed_leaves_nothing() -> None:
     assert gone(demo.folder)
 
 
-def test_its_nodes_pull_the_image_that_its_inventory_names(room: Path) -> None:
+def test_its_nodes_pull_the_image_that_its_inventory_names(room: Path):
     """As from a registry; no other."""
     with Demo([kinds.old_host("one")], cluster={"plugin": {"image": "registry.example/plugin:1"}}) as demo:
         api = Client(demo.folder / "kubeconfig")
@@ -112,7 +112,7 @@ def test_its_nodes_pull_the_image_that_its_inventory_names(room: Path) -> None:
         until(lambda: "ErrImagePull" in state("other"))
 
 
-def test_one_that_is_kept_goes_on_until_it_is_stopped(room: Path) -> None:
+def test_one_that_is_kept_goes_on_until_it_is_stopped(room: Path):
     """`gpunode demo stop` ends it, and what one that was killed left, and no other."""
     with Demo([kinds.host_without_gpus("cpu-1")]) as demo:
         demo.keep("demo")
@@ -138,7 +138,7 @@ def test_one_that_is_kept_goes_on_until_it_is_stopped(room: Path) -> None:
     locking.rmdir()
 
 
-def test_one_starts_bare_at_once_and_keeps_its_own_records(room: Path) -> None:
+def test_one_starts_bare_at_once_and_keeps_its_own_records(room: Path):
     """Its hosts have the pages' names; a run that its end would cut off keeps it."""
     forks.run([*GPUNODE, "demo", "start", "--hosts", "2"], capture_output=True, text=True, check=True)
     (demo,) = registry.list_kept()
@@ -158,7 +158,7 @@ def test_one_starts_bare_at_once_and_keeps_its_own_records(room: Path) -> None:
             registry.stop(kept.name)
 
 
-def test_the_busy_one_of_several_stays_and_the_others_end(room: Path) -> None:
+def test_the_busy_one_of_several_stays_and_the_others_end(room: Path):
     """A plan that waits for its answer holds a connection, and no record."""
     kept = []
     for name in ("demo", "demo-2"):
@@ -175,7 +175,7 @@ def test_the_busy_one_of_several_stays_and_the_others_end(room: Path) -> None:
     assert forks.run([*GPUNODE, "demo", "stop"], capture_output=True, text=True).returncode == 0
 
 
-def test_no_demo_is_here_in_the_folder_of_one_that_has_ended(tmp_path, monkeypatch) -> None:
+def test_no_demo_is_here_in_the_folder_of_one_that_has_ended(tmp_path, monkeypatch):
     gone = tmp_path / "gone"
     gone.mkdir()
     monkeypatch.chdir(gone)
@@ -183,7 +183,7 @@ def test_no_demo_is_here_in_the_folder_of_one_that_has_ended(tmp_path, monkeypat
     assert not registry.Kept("demo", tmp_path, tmp_path).is_here
 
 
-def test_kept_ones_have_names_and_are_stopped_one_by_one(room: Path) -> None:
+def test_kept_ones_have_names_and_are_stopped_one_by_one(room: Path):
     """What needs one of several asks for its name; without one, none is ended that was begun elsewhere."""
 
     def said(*words: str, cwd: Path | None = None) -> tuple[int, str]:
@@ -214,7 +214,7 @@ def test_kept_ones_have_names_and_are_stopped_one_by_one(room: Path) -> None:
     assert said("stop") == (0, "no demo was kept running\n")
 
 
-def test_a_kept_one_is_broken_grows_and_gets_another_driver(room: Path) -> None:
+def test_a_kept_one_is_broken_grows_and_gets_another_driver(room: Path):
     with Demo([kinds.new_host("h100-1")]) as demo:
         demo.keep("demo")
 
@@ -251,7 +251,7 @@ def test_a_kept_one_is_broken_grows_and_gets_another_driver(room: Path) -> None:
         registry.stop()
 
 
-def test_one_grows_for_several_at_once_past_a_host_that_cannot_be_read(room: Path) -> None:
+def test_one_grows_for_several_at_once_past_a_host_that_cannot_be_read(room: Path):
     """What its user wrote into the inventory stays; the host is served as soon as it can be read."""
     with Demo([kinds.host_without_gpus("cpu-1")]) as demo:
         demo.keep("demo")
@@ -277,7 +277,7 @@ def test_one_grows_for_several_at_once_past_a_host_that_cannot_be_read(room: Pat
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
-def test_an_interrupted_show_leaves_nothing(room: Path, number: signal.Signals) -> None:
+def test_an_interrupted_show_leaves_nothing(room: Path, number: signal.Signals):
     """However it ends: its server notices, and ends gpunode's command of that moment."""
     words = [*GPUNODE, "demo", "--fast", "--hosts", "2"]
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job is started with it ignored
@@ -299,14 +299,14 @@ def test_an_interrupted_show_leaves_nothing(room: Path, number: signal.Signals) 
         until(lambda: not group(show.pid))
 
 
-def test_a_link_that_is_not_known_is_refused_with_those_that_are() -> None:
+def test_a_link_that_is_not_known_is_refused_with_those_that_are():
     """Exit code 2, as for other mistakes of usage."""
     show = forks.run([*GPUNODE, "demo", "--break", "everything"], capture_output=True, text=True)
     assert show.returncode == 2
     assert "xid" in show.stderr
 
 
-def test_a_link_that_none_of_the_hosts_has_is_refused_before_the_show(room: Path) -> None:
+def test_a_link_that_none_of_the_hosts_has_is_refused_before_the_show(room: Path):
     """Not after a minute, at its end."""
     written = room / "inventory.yaml"
     written.write_text("groups: {h100: {hosts: [a]}}\n")
@@ -320,7 +320,7 @@ def test_a_link_that_none_of_the_hosts_has_is_refused_before_the_show(room: Path
 
 
 @pytest.mark.parametrize("name", ["h100-1", "p100-1", "k80-1"])
-def test_a_rehearsal_has_the_driver_and_toolkit_that_are_left_to_others(room: Path, name: str) -> None:
+def test_a_rehearsal_has_the_driver_and_toolkit_that_are_left_to_others(room: Path, name: str):
     """`none` says that they are there; they are still there after a reboot."""
     written = room / "inventory.yaml"
     written.write_text(f"groups: {{gpu: {{hosts: [{name}], driver: none, toolkit: none}}}}\n")
@@ -336,7 +336,7 @@ def test_a_rehearsal_has_the_driver_and_toolkit_that_are_left_to_others(room: Pa
     assert rehearse(written).machines[0].has == ()
 
 
-def test_a_rehearsal_invents_hosts_that_fit_the_inventory() -> None:
+def test_a_rehearsal_invents_hosts_that_fit_the_inventory():
     """Names say what GPUs there are; groups and wishes stay."""
     read = rehearse(Path("inventories/fleet.yaml"))
     machines, groups = read.machines, read.groups
@@ -348,7 +348,7 @@ def test_a_rehearsal_invents_hosts_that_fit_the_inventory() -> None:
     assert (pinned["driver"], pinned["runtime"]) == ("580.95.05", "class")
 
 
-def test_a_rehearsal_carries_every_key_or_names_it(room: Path) -> None:
+def test_a_rehearsal_carries_every_key_or_names_it(room: Path):
     """Its inventory makes the hosts of the user's; the machines have the GPUs that it expects."""
     written = room / "inventory.yaml"
     written.write_text(
@@ -377,12 +377,12 @@ def test_a_rehearsal_carries_every_key_or_names_it(room: Path) -> None:
 
 
 @pytest.mark.parametrize("path", sorted(Path("inventories").iterdir()), ids=lambda path: path.stem)
-def test_a_rehearsal_needs_no_file_that_an_inventory_names(path: Path) -> None:
+def test_a_rehearsal_needs_no_file_that_an_inventory_names(path: Path):
     """No keys, kubeconfig or archive: the examples name some that nobody has."""
     assert rehearse(path).machines
 
 
-def test_a_rehearsal_pulls_the_image_that_the_inventory_names(room: Path) -> None:
+def test_a_rehearsal_pulls_the_image_that_the_inventory_names(room: Path):
     """An archive is replaced by the demo's own."""
     written = room / "inventory.yaml"
     written.write_text(
@@ -393,7 +393,7 @@ def test_a_rehearsal_pulls_the_image_that_the_inventory_names(room: Path) -> Non
     assert rehearse(written).cluster["plugin"]["archive"] == "plugin.tar"
 
 
-def test_a_rehearsal_without_a_plugin_deploys_none(room: Path) -> None:
+def test_a_rehearsal_without_a_plugin_deploys_none(room: Path):
     """What the inventory leaves out is left out of the demo's, and its end claims no more than was done."""
     written = room / "inventory.yaml"
     written.write_text("groups: {l4: {hosts: [a]}}\n")
@@ -424,7 +424,7 @@ def with_plugin(folder: Path, settings: str, **files: str) -> Path:
     return path
 
 
-def test_a_rehearsal_configures_the_plugin_as_the_inventory_does(room: Path) -> None:
+def test_a_rehearsal_configures_the_plugin_as_the_inventory_does(room: Path):
     """Its files go with it, and so does what the plugin tells."""
     read = rehearse(with_plugin(room, "config: slices.yaml, metrics: true, events: false", slices=BY_TIME))
     plugin = {
@@ -446,9 +446,7 @@ def test_a_rehearsal_configures_the_plugin_as_the_inventory_does(room: Path) -> 
 
 
 @pytest.mark.parametrize(("text", "what"), [(BY_MPS, "MPS"), (BY_CDI, "CDI")], ids=["MPS", "CDI"])
-def test_what_cannot_be_simulated_is_left_out_of_a_rehearsal_with_a_word(
-    room: Path, text: str, what: str
-) -> None:
+def test_what_cannot_be_simulated_is_left_out_of_a_rehearsal_with_a_word(room: Path, text: str, what: str):
     """Before anything is started; else pods would fail for reasons that are the simulation's."""
     read = rehearse(with_plugin(room, "config: slices.yaml", slices=text))
     assert "config" not in read.cluster["plugin"]

@@ -37,7 +37,7 @@ def provisioned(fleet: Fleet, driver: str, whose: Literal["nvidia", "distributio
     return outcome.facts
 
 
-def test_a_driver_goes_from_bare_to_nvidias_packages_and_back(fleet: Fleet) -> None:
+def test_a_driver_goes_from_bare_to_nvidias_packages_and_back(fleet: Fleet):
     """Never both: of the other driver no package is left."""
     for _ in range(2):
         facts = provisioned(fleet, "auto", "distribution")

@@ -14,7 +14,7 @@ from tests.sim.fleets import serving
 @pytest.mark.parametrize(
     "machine", [kinds.new_host("debian"), kinds.old_host("ubuntu", "t4")], ids=lambda entry: entry.name
 )
-def test_another_branch_takes_the_place_of_the_one_that_is_there(tmp_path, machine: Machine) -> None:
+def test_another_branch_takes_the_place_of_the_one_that_is_there(tmp_path, machine: Machine):
     """From 595, which fits by itself, back and forth: packages, pin and module follow, and nothing is left to do."""
     with serving(tmp_path, [machine]) as fleet:
         assert fleet.provision()[machine.name].status == "changed"

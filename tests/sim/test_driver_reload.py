@@ -46,7 +46,7 @@ def booted(demo: Demo) -> str:
     return demo.states["gpu-1"].now().boot_id
 
 
-def test_the_plugin_makes_way_for_a_reload_of_the_modules(demo: Demo) -> None:
+def test_the_plugin_makes_way_for_a_reload_of_the_modules(demo: Demo):
     """The plan shows the reboot that would be needed with it, and that it is a reload; nothing reboots, and the plugin is
     back afterwards."""
     want(demo, 580)
@@ -62,7 +62,7 @@ def test_the_plugin_makes_way_for_a_reload_of_the_modules(demo: Demo) -> None:
     assert [row["result"] for row in of_kind(done, "verified")] == ["verified"]
 
 
-def test_the_plugin_comes_back_after_a_run_that_died(demo: Demo) -> None:
+def test_the_plugin_comes_back_after_a_run_that_died(demo: Demo):
     """Its label says that it is away, and who did it; `resume` continues."""
     want(demo, 595)
     before = booted(demo)
@@ -82,7 +82,7 @@ def version(demo: Demo) -> str:
     return demo.states["gpu-1"].now().modules.get("nvidia", "").partition(".")[0]
 
 
-def test_an_apply_that_is_killed_inside_a_load_is_completed_by_the_next_run(demo: Demo) -> None:
+def test_an_apply_that_is_killed_inside_a_load_is_completed_by_the_next_run(demo: Demo):
     """Between unload and load the host has no module; nothing reboots, and the plugin is back afterwards."""
     wanted, boot = "580" if version(demo) == "595" else "595", booted(demo)
     want(demo, int(wanted))

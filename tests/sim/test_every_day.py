@@ -45,14 +45,14 @@ def run(folder: Path, *words: str, **more: str) -> subprocess.CompletedProcess[s
     return operators.gpunode(folder, *words, XDG_STATE_HOME=str(folder / "state"), **more)
 
 
-def test_a_provision_leaves_a_report_with_its_hosts_timeline_and_result(demo: Demo) -> None:
+def test_a_provision_leaves_a_report_with_its_hosts_timeline_and_result(demo: Demo):
     text = (demo.folder / "report.html").read_text()
     assert 'class="green">verified</td>' in text
     assert "install " in text.split("<b>gpu-1</b>")[1].split("Timeline")[1].split("<b>gpu-2</b>")[0]
     assert "cluster" in text
 
 
-def test_the_plugin_is_inspected_with_a_kubeconfig_alone(gpunode: Gpunode) -> None:
+def test_the_plugin_is_inspected_with_a_kubeconfig_alone(gpunode: Gpunode):
     """All GPU nodes, or those that --limit takes by name."""
     done = gpunode("plugin", "status", "--json")
     assert done.returncode == 0, done.stdout + done.stderr
@@ -67,7 +67,7 @@ def test_the_plugin_is_inspected_with_a_kubeconfig_alone(gpunode: Gpunode) -> No
     assert "--limit gpu-3: no such host or group; did you mean `gpu-" in other.stderr
 
 
-def test_a_first_inventory_is_written_from_the_clusters_nodes(gpunode: Gpunode, tmp_path) -> None:
+def test_a_first_inventory_is_written_from_the_clusters_nodes(gpunode: Gpunode, tmp_path):
     """Those with GPUs, by name where nodes share an address, as here; no host is asked."""
     done = gpunode("init", "--from", "cluster")
     assert done.returncode == 0, done.stderr
@@ -76,14 +76,14 @@ def test_a_first_inventory_is_written_from_the_clusters_nodes(gpunode: Gpunode, 
     assert [host.name for host in hosts] == ["gpu-1", "gpu-2"]
 
 
-def test_vectors_are_added_with_a_kubeconfig_alone(gpunode: Gpunode) -> None:
+def test_vectors_are_added_with_a_kubeconfig_alone(gpunode: Gpunode):
     """By the image that the deployed plugin runs."""
     done = gpunode("run", "vectoradd", "--json", "--limit", "gpu-2")
     assert done.returncode == 0, done.stdout + done.stderr
     assert {row["node"] for row in of_kind(done, "vectoradd")} == {"gpu-2"}
 
 
-def test_a_notebook_ends_at_once_where_nothing_can_run_it(gpunode: Gpunode) -> None:
+def test_a_notebook_ends_at_once_where_nothing_can_run_it(gpunode: Gpunode):
     """The simulated cluster makes no pods of Deployments, and says so; nothing of the notebook is left."""
     done = gpunode("run", "notebook")
     assert done.returncode == 1
@@ -92,7 +92,7 @@ def test_a_notebook_ends_at_once_where_nothing_can_run_it(gpunode: Gpunode) -> N
     assert "no notebook of gpunode's" in gpunode("run", "notebook", "--remove").stderr
 
 
-def test_a_job_runs_or_its_pod_says_why_not(gpunode: Gpunode, demo: Demo) -> None:
+def test_a_job_runs_or_its_pod_says_why_not(gpunode: Gpunode, demo: Demo):
     """The one of the article has an image of the internet; one of the plugin's image runs to its end."""
     api, place = client(demo), "/apis/batch/v1/namespaces/default/jobs"
     manifest = of_kind(gpunode("run", "manifest", "mnist", "--json"), "manifest")[0]["object"]
@@ -115,7 +115,7 @@ def test_a_job_runs_or_its_pod_says_why_not(gpunode: Gpunode, demo: Demo) -> Non
     until(lambda: not api.ask("GET", JOBS)[1]["items"])
 
 
-def test_every_gpu_is_shown_with_the_pod_that_has_it(gpunode: Gpunode, demo: Demo) -> None:
+def test_every_gpu_is_shown_with_the_pod_that_has_it(gpunode: Gpunode, demo: Demo):
     """As the plugin answers through the API server; a node whose plugin does not run is named, with its pods."""
     api = client(demo)
     job(api, "train", "gpu-1", 600)
@@ -141,7 +141,7 @@ def test_every_gpu_is_shown_with_the_pod_that_has_it(gpunode: Gpunode, demo: Dem
     api.ask("DELETE", f"{JOBS}/train")
 
 
-def test_nvidia_smi_shows_the_gpu_of_a_pod(gpunode: Gpunode, demo: Demo) -> None:
+def test_nvidia_smi_shows_the_gpu_of_a_pod(gpunode: Gpunode, demo: Demo):
     """By the image that is there, on the node that --limit takes; the pod is gone afterwards."""
     done = gpunode("run", "nvidia-smi", "--json", "--limit", "gpu-2")
     assert done.returncode == 0, done.stdout + done.stderr
@@ -151,7 +151,7 @@ def test_nvidia_smi_shows_the_gpu_of_a_pod(gpunode: Gpunode, demo: Demo) -> None
     until(lambda: left(demo) == [])
 
 
-def test_a_pod_that_cannot_start_says_why_and_is_deleted(gpunode: Gpunode, demo: Demo) -> None:
+def test_a_pod_that_cannot_start_says_why_and_is_deleted(gpunode: Gpunode, demo: Demo):
     done = gpunode("run", "nvidia-smi", "--json", "--limit", "gpu-1", "--image", "no.example/there:1")
     assert done.returncode == 1
     (error,) = of_kind(done, "error")
@@ -159,7 +159,7 @@ def test_a_pod_that_cannot_start_says_why_and_is_deleted(gpunode: Gpunode, demo:
     until(lambda: left(demo) == [])
 
 
-def test_a_pod_that_the_kubelet_refused_is_named_by_verify_until_it_is_gone(demo: Demo) -> None:
+def test_a_pod_that_the_kubelet_refused_is_named_by_verify_until_it_is_gone(demo: Demo):
     """As after a reboot: bound already, it asks for GPUs that the device manager does not have. A bundle has it, too."""
     pods, name = "/api/v1/namespaces/default/pods", "too-much"
     limits = {"limits": {"nvidia.com/gpu": "64"}}
@@ -191,7 +191,7 @@ def left(demo: Demo) -> list[str]:
     return [item["metadata"]["name"] for item in items if "nvidia-smi" in item["metadata"]["name"]]
 
 
-def test_a_resource_counted_by_hand_is_scheduled_by(gpunode: Gpunode, demo: Demo) -> None:
+def test_a_resource_counted_by_hand_is_scheduled_by(gpunode: Gpunode, demo: Demo):
     """The kubelet makes it allocatable; it is taken away the same way."""
     fpga, where = "example.com/fpga", ("--limit", "gpu-1", "--json")
     api = client(demo)
@@ -213,7 +213,7 @@ def test_a_resource_counted_by_hand_is_scheduled_by(gpunode: Gpunode, demo: Demo
     until(lambda: counted() == [None, None])
 
 
-def test_a_runtime_without_nvidia_is_fixed_and_the_plugins_pod_is_a_new_one(demo: Demo) -> None:
+def test_a_runtime_without_nvidia_is_fixed_and_the_plugins_pod_is_a_new_one(demo: Demo):
     """As the plan says: its container keeps the runtime that it was started with. No other pod is replaced."""
     namespace = "/api/v1/namespaces/gpunode/pods"
 
@@ -234,7 +234,7 @@ def test_a_runtime_without_nvidia_is_fixed_and_the_plugins_pod_is_a_new_one(demo
     assert (after["gpu-1"] == before["gpu-1"], after["gpu-2"] == before["gpu-2"]) == (True, False)
 
 
-def test_a_driver_that_was_unloaded_is_seen(gpunode: Gpunode, demo: Demo) -> None:
+def test_a_driver_that_was_unloaded_is_seen(gpunode: Gpunode, demo: Demo):
     """As on a real host: what used the module has ended, and the plugin's pod cannot start without it."""
     faults.inflict("module", [demo.states["gpu-2"]])
     until(lambda: "driver not loaded" in gpunode("status").stderr)
@@ -246,7 +246,7 @@ def test_a_driver_that_was_unloaded_is_seen(gpunode: Gpunode, demo: Demo) -> Non
     assert gpunode("status").returncode == 0
 
 
-def test_the_plugin_is_removed_with_a_kubeconfig_alone(gpunode: Gpunode, demo: Demo) -> None:
+def test_the_plugin_is_removed_with_a_kubeconfig_alone(gpunode: Gpunode, demo: Demo):
     """Last in this file. The labels that brought it go with it. Unasked, it is removed only from a cluster that is named."""
     unnamed = gpunode("plugin", "remove", "--yes", "--json")
     assert unnamed.returncode == 2

@@ -75,7 +75,7 @@ def register(demo: Demo, host: str) -> None:
 
 
 @pytest.mark.parametrize("moment", ["before its cordon", "while work is waited for"])
-def test_a_host_whose_node_is_deleted_meanwhile_is_not_changed(demo: Demo, moment: str) -> None:
+def test_a_host_whose_node_is_deleted_meanwhile_is_not_changed(demo: Demo, moment: str):
     api, before = client(demo), applies(demo, A)
     change(demo, A)
     try:
@@ -97,7 +97,7 @@ def test_a_host_whose_node_is_deleted_meanwhile_is_not_changed(demo: Demo, momen
     assert applies(demo, A) == before
 
 
-def test_a_run_that_waited_for_the_lease_of_another_plans_again(demo: Demo) -> None:
+def test_a_run_that_waited_for_the_lease_of_another_plans_again(demo: Demo):
     """What it had planned before may have been done by then."""
     api = client(demo)
     change(demo, A)
@@ -116,7 +116,7 @@ def test_a_run_that_waited_for_the_lease_of_another_plans_again(demo: Demo) -> N
     assert {(A, "probe"), (B, "probe")} <= set(steps[waited:changed])
 
 
-def test_ctrl_c_finishes_the_host_that_has_begun_and_begins_no_other(demo: Demo) -> None:
+def test_ctrl_c_finishes_the_host_that_has_begun_and_begins_no_other(demo: Demo):
     api = client(demo)
     for path in ("here", "go"):
         (demo.folder / path).unlink(missing_ok=True)
@@ -140,7 +140,7 @@ def test_ctrl_c_finishes_the_host_that_has_begun_and_begins_no_other(demo: Demo)
         *(pytest.param(moment, marks=pytest.mark.storm) for moment in ("drained", "changed")),
     ],
 )
-def test_a_run_outlives_an_api_server_that_goes(demo: Demo, moment: str) -> None:
+def test_a_run_outlives_an_api_server_that_goes(demo: Demo, moment: str):
     """Longer than its Lease lasts. It holds that again before the next host, and nothing is done twice."""
     api, proxy, before = client(demo), Proxy(demo.folder / "kubeconfig"), applies(demo, A)
     for path in ("here", "go"):
@@ -161,7 +161,7 @@ def test_a_run_outlives_an_api_server_that_goes(demo: Demo, moment: str) -> None
     assert len(applies(demo, A) - before) == 1
 
 
-def test_a_node_that_cannot_be_given_back_counts_as_disturbed(demo: Demo) -> None:
+def test_a_node_that_cannot_be_given_back_counts_as_disturbed(demo: Demo):
     """The API server does not come back: the host is not changed, but it is cordoned still. No further batch begins."""
     api, proxy, before = client(demo), Proxy(demo.folder / "kubeconfig"), applies(demo, A)
     for path in ("here", "go"):
@@ -187,7 +187,7 @@ def test_a_node_that_cannot_be_given_back_counts_as_disturbed(demo: Demo) -> Non
     assert (code, cordoned(api)) == (0, []), output(demo)
 
 
-def test_no_batch_begins_after_a_host_that_does_not_come_back_from_its_reboot(demo: Demo) -> None:
+def test_no_batch_begins_after_a_host_that_does_not_come_back_from_its_reboot(demo: Demo):
     """It is named, and stays cordoned; what was changed there is recorded. Once it is back, the run is resumed to its end."""
     api, state = client(demo), demo.states[A]
     with state.change() as now:
@@ -215,7 +215,7 @@ def test_no_batch_begins_after_a_host_that_does_not_come_back_from_its_reboot(de
     assert cordoned(api) == []
 
 
-def test_a_control_plane_that_is_unhealthy_after_a_host_stops_the_run(demo: Demo) -> None:
+def test_a_control_plane_that_is_unhealthy_after_a_host_stops_the_run(demo: Demo):
     """Whatever --max-fail allows: its next host is not begun. Once it is healthy, `resume` ends what is left."""
     api, role = client(demo), "node-role.kubernetes.io/control-plane"
     written = yaml.safe_load(demo.inventory.read_text())

@@ -45,7 +45,7 @@ def break_with(state: State, name: str, detail: str = "1") -> None:
         now.faults[name] = detail
 
 
-def test_hosts_that_are_away_stop_nobody(serve: Callable[[int], Fleet]) -> None:
+def test_hosts_that_are_away_stop_nobody(serve: Callable[[int], Fleet]):
     """They are reported unreachable, with the cause."""
     fleet = serve(8)
     for name in ("gpu-2", "gpu-5"):
@@ -57,7 +57,7 @@ def test_hosts_that_are_away_stop_nobody(serve: Callable[[int], Fleet]) -> None:
     assert outcomes["gpu-2"].problem
 
 
-def test_a_slow_host_holds_no_other_up(serve: Callable[[int], Fleet], tmp_path) -> None:
+def test_a_slow_host_holds_no_other_up(serve: Callable[[int], Fleet], tmp_path):
     """Hosts are worked on side by side: the first to be begun answers only after all others have ended."""
     fleet, answer = serve(4), tmp_path / "answer"
     break_with(fleet.states["gpu-0"], "slow", str(answer))
@@ -75,7 +75,7 @@ def test_a_slow_host_holds_no_other_up(serve: Callable[[int], Fleet], tmp_path) 
     assert ended[3] == "gpu-0"
 
 
-def test_a_connection_that_is_cut_in_an_apply_stops_nothing(serve: Callable[[int], Fleet]) -> None:
+def test_a_connection_that_is_cut_in_an_apply_stops_nothing(serve: Callable[[int], Fleet]):
     """The apply continues on the host, and a new connection follows it to its end."""
     fleet = serve(1)
     outcome = fleet.provision(emit=at("install linux", lambda: fleet.server.cut("gpu-0")))["gpu-0"]
@@ -84,7 +84,7 @@ def test_a_connection_that_is_cut_in_an_apply_stops_nothing(serve: Callable[[int
     assert len(outcome.applied) == len({id(change) for change in outcome.applied})
 
 
-def test_a_host_that_dies_in_an_apply_is_repaired_by_the_next_run(serve: Callable[[int], Fleet]) -> None:
+def test_a_host_that_dies_in_an_apply_is_repaired_by_the_next_run(serve: Callable[[int], Fleet]):
     """The first run names the interrupted change, the second plans from the current state."""
     fleet = serve(1)
     state = fleet.states["gpu-0"]
@@ -101,7 +101,7 @@ def test_a_host_that_dies_in_an_apply_is_repaired_by_the_next_run(serve: Callabl
     assert not again.plan
 
 
-def test_an_apply_that_is_aborted_is_one_that_failed(serve: Callable[[int], Fleet]) -> None:
+def test_an_apply_that_is_aborted_is_one_that_failed(serve: Callable[[int], Fleet]):
     """Its own operator gets the failure; another one may start at once."""
     fleet = serve(1)
     ended: list[converge.Ended] = []
@@ -122,7 +122,7 @@ def test_an_apply_that_is_aborted_is_one_that_failed(serve: Callable[[int], Flee
     assert fleet.provision()["gpu-0"].status == "changed"
 
 
-def test_a_second_operator_is_told_who_is_at_work(serve: Callable[[int], Fleet]) -> None:
+def test_a_second_operator_is_told_who_is_at_work(serve: Callable[[int], Fleet]):
     """Who comes while an apply is under way follows it, and then has nothing to do."""
     fleet = serve(1)
     seen: list[str] = []
@@ -136,7 +136,7 @@ def test_a_second_operator_is_told_who_is_at_work(serve: Callable[[int], Fleet])
     assert "@" in seen[0]
 
 
-def test_many_hosts_are_looked_at_at_once(serve: Callable[[int], Fleet]) -> None:
+def test_many_hosts_are_looked_at_at_once(serve: Callable[[int], Fleet]):
     """Forty, each with its own SSH server and its own plan."""
     outcomes = serve(40).look()
     assert len(outcomes) == 40

@@ -61,7 +61,7 @@ def demo() -> Iterator[Demo]:
         yield made
 
 
-def test_nodes_whose_hosts_have_left_the_inventory_are_named_and_forgotten(demo: Demo) -> None:
+def test_nodes_whose_hosts_have_left_the_inventory_are_named_and_forgotten(demo: Demo):
     """By the names of the nodes, whose marks go; another's labels stay. This machine's record of an acceptance goes, too."""
     api, names = client(demo), ("gpu-7", "gpu-9")
     for name in names:
@@ -97,7 +97,7 @@ def test_nodes_whose_hosts_have_left_the_inventory_are_named_and_forgotten(demo:
     assert "gpu-8 is neither a host of the inventory nor a node" in operators.output(demo)
 
 
-def test_a_forgotten_host_is_as_it_was_before(demo: Demo) -> None:
+def test_a_forgotten_host_is_as_it_was_before(demo: Demo):
     """Its node, too. A GPU pod keeps its host; a run that was killed is finished by the same command. Then the host is provisioned as a
     new one; with --keep-software all runs on, and nothing is gpunode's any more."""
     api = client(demo)

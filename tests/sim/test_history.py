@@ -14,7 +14,7 @@ pytestmark = pytest.mark.usefixtures("records")
 KEYS = ("step", "kind", "what", "why", "diff")
 
 
-def test_history_names_a_run_and_show_has_its_plan_its_ends_and_its_times() -> None:
+def test_history_names_a_run_and_show_has_its_plan_its_ends_and_its_times():
     with Demo([kinds.old_host("gpu-1")]) as demo:
         done = operators.gpunode(demo.folder, "provision", "inventory.yaml", "--yes", "--json")
         assert done.returncode == 0, done.stdout + done.stderr

@@ -42,7 +42,7 @@ def done(fleet: Fleet) -> dict[str, Outcome]:
 
 
 @pytest.mark.parametrize("name", GOOD)
-def test_a_bare_host_becomes_right(fleet: Fleet, done: dict[str, Outcome], name: str) -> None:
+def test_a_bare_host_becomes_right(fleet: Fleet, done: dict[str, Outcome], name: str):
     """Changed, with nothing left to do, and its GPUs answer."""
     outcome = done[name]
     assert (outcome.status, outcome.problem) == ("changed", None)
@@ -51,7 +51,7 @@ def test_a_bare_host_becomes_right(fleet: Fleet, done: dict[str, Outcome], name:
     assert [gpu.uuid for gpu in outcome.facts.gpus] == [gpu.uuid for gpu in fleet.states[name].machine().gpus]
 
 
-def test_each_gpu_gets_the_driver_that_fits_it(done: dict[str, Outcome]) -> None:
+def test_each_gpu_gets_the_driver_that_fits_it(done: dict[str, Outcome]):
     """Pascal ends with 580 and its proprietary module; Hopper and Ampere get production and the open one."""
     banners = {name: (done[name].facts.module_banner or "") for name in GOOD}  # type: ignore[union-attr]
     assert "x86_64 Kernel Module  580." in banners["p100-1"]
@@ -59,7 +59,7 @@ def test_each_gpu_gets_the_driver_that_fits_it(done: dict[str, Outcome]) -> None
     assert "Open Kernel Module for x86_64  595." in banners["a100-1"]
 
 
-def test_nouveau_makes_room_by_a_reboot(fleet: Fleet, done: dict[str, Outcome]) -> None:
+def test_nouveau_makes_room_by_a_reboot(fleet: Fleet, done: dict[str, Outcome]):
     """The host was down and came back with another boot id and without nouveau."""
     facts = done["a100-1"].facts
     assert facts is not None
@@ -68,7 +68,7 @@ def test_nouveau_makes_room_by_a_reboot(fleet: Fleet, done: dict[str, Outcome]) 
     assert fleet.states["h100-1"].now().booted < fleet.states["a100-1"].now().booted
 
 
-def test_a_host_that_cannot_become_one_is_told_why(done: dict[str, Outcome]) -> None:
+def test_a_host_that_cannot_become_one_is_told_why(done: dict[str, Outcome]):
     """Refused with the cause and a way out, and nothing changed."""
     outcome = done["cpu-1"]
     assert outcome.status == "refused"
@@ -77,7 +77,7 @@ def test_a_host_that_cannot_become_one_is_told_why(done: dict[str, Outcome]) -> 
     assert outcome.applied == ()
 
 
-def test_what_was_there_stays(fleet: Fleet, done: dict[str, Outcome]) -> None:
+def test_what_was_there_stays(fleet: Fleet, done: dict[str, Outcome]):
     """Other keys of daemon.json, comments of config.toml, the kubelet's other arguments."""
     daemon = json.loads((fleet.states["p100-1"].root / "etc/docker/daemon.json").read_text())
     assert daemon["registry-mirrors"] == ["https://mirror.demo.example"]
@@ -89,7 +89,7 @@ def test_what_was_there_stays(fleet: Fleet, done: dict[str, Outcome]) -> None:
     ).read_text() == 'KUBELET_EXTRA_ARGS="--node-labels=demo.example/rack=r12 --v=2"\n'
 
 
-def test_a_second_look_costs_one_command(fleet: Fleet, done: dict[str, Outcome]) -> None:
+def test_a_second_look_costs_one_command(fleet: Fleet, done: dict[str, Outcome]):
     """And finds nothing to do."""
     before = fleet.server.execs("h100-1")
     outcome = fleet.look("h100-1")["h100-1"]
@@ -103,9 +103,7 @@ JOB = ContainerNow(
 
 
 @pytest.mark.parametrize(("name", "unit"), [("p100-1", "docker.service"), ("h100-1", None)])
-def test_a_plan_says_whose_work_it_ends(
-    fleet: Fleet, done: dict[str, Outcome], name: str, unit: str | None
-) -> None:
+def test_a_plan_says_whose_work_it_ends(fleet: Fleet, done: dict[str, Outcome], name: str, unit: str | None):
     """A pod that has a GPU: docker's restart stops it, and no driver is unloaded below it. Its end, or the host's, ends both."""
     assert done[name].status == "changed"
     state = fleet.states[name]
@@ -150,7 +148,7 @@ def test_a_plan_says_whose_work_it_ends(
 )
 def test_programs_that_a_fix_names_tell_people_how_it_is(
     fleet: Fleet, done: dict[str, Outcome], command: str, status: int, said: str
-) -> None:
+):
     """In the real ones' shape, by the names that people give units."""
     assert done["h100-1"].status == "changed"
     state = fleet.states["h100-1"]
@@ -165,19 +163,19 @@ def test_programs_that_a_fix_names_tell_people_how_it_is(
     assert said in asked.stdout + asked.stderr
 
 
-def test_every_fault_of_the_chain_can_happen_here() -> None:
+def test_every_fault_of_the_chain_can_happen_here():
     """And no other."""
     assert list(faults.ACTS) == list(FAULTS)
 
 
-def test_the_help_of_break_names_every_fault() -> None:
+def test_the_help_of_break_names_every_fault():
     """The list is typed there, so that `--help` stays fast."""
     (option,) = [param for param in get_command(demo.app).params if param.name == "break_"]
     assert isinstance(option, TyperOption)
     assert (option.help or "").endswith(f": {', '.join(FAULTS)}.")
 
 
-def test_a_fault_that_would_change_nothing_is_an_error(tmp_path) -> None:
+def test_a_fault_that_would_change_nothing_is_an_error(tmp_path):
     """A bare host's config.toml has no nvidia runtime to take away."""
     hosts.lay_out(tmp_path)
     bare = hosts.create(tmp_path, kinds.new_host("h100-1"))
@@ -185,7 +183,7 @@ def test_a_fault_that_would_change_nothing_is_an_error(tmp_path) -> None:
         faults.inflict("runtime", [bare])
 
 
-def test_a_kubelet_reads_its_arguments_as_it_starts_and_crashes_with_a_gate_that_is_gone(tmp_path) -> None:
+def test_a_kubelet_reads_its_arguments_as_it_starts_and_crashes_with_a_gate_that_is_gone(tmp_path):
     """As on the real host: systemd starts it again and again."""
     hosts.lay_out(tmp_path)
     state = hosts.create(tmp_path, kinds.new_host("h100-1"))
@@ -197,7 +195,7 @@ def test_a_kubelet_reads_its_arguments_as_it_starts_and_crashes_with_a_gate_that
 @pytest.mark.parametrize("fault", FAULTS)
 def test_verify_names_the_first_broken_link_and_provision_fixes_it(
     fleet: Fleet, done: dict[str, Outcome], fault: str
-) -> None:
+):
     """One fault at a time; the test puts back what only a user can fix."""
     states = [fleet.states["p100-1"], fleet.states["h100-1"]]
     texts = {

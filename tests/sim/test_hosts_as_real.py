@@ -119,13 +119,13 @@ def said(outcome: Outcome) -> dict[str, Any]:
         "errors",
     ],
 )
-def test_the_twin_says_what_the_real_host_says(both: tuple[Outcome, Outcome], what: str) -> None:
+def test_the_twin_says_what_the_real_host_says(both: tuple[Outcome, Outcome], what: str):
     """Fact by fact."""
     real, simulated = both
     assert said(simulated)[what] == said(real)[what]
 
 
-def test_the_same_is_right_for_both(both: tuple[Outcome, Outcome]) -> None:
+def test_the_same_is_right_for_both(both: tuple[Outcome, Outcome]):
     """The same decision, and nothing left to do."""
     real, simulated = both
     assert real.desired is not None

@@ -30,7 +30,7 @@ def gpunode(demo: Demo, *words: str) -> subprocess.CompletedProcess[str]:
     return operators.gpunode(demo.folder, words[0], str(demo.inventory), *words[1:])
 
 
-def test_a_gate_that_the_running_kubelet_does_not_go_by_breaks_its_node(demo: Demo) -> None:
+def test_a_gate_that_the_running_kubelet_does_not_go_by_breaks_its_node(demo: Demo):
     """Its file has what is wished, and looks older than the process: only /configz shows that it was never read."""
     state = demo.states["h100-1"]
     file = state.root / "var/lib/kubelet/config.yaml"
@@ -60,7 +60,7 @@ def test_a_gate_that_the_running_kubelet_does_not_go_by_breaks_its_node(demo: De
     until(lambda: gpunode(demo, "verify", "--no-run").returncode == 0)
 
 
-def test_a_runc_that_loses_devices_gets_their_links_by_a_unit_of_gpunodes(demo: Demo) -> None:
+def test_a_runc_that_loses_devices_gets_their_links_by_a_unit_of_gpunodes(demo: Demo):
     """Shown with why, made over SSH by the real agent, and right afterwards; the device plugin alone has GPUs there."""
     state = demo.states["h100-1"]
     runc = state.folder / "bin/runc"
@@ -84,7 +84,7 @@ def test_a_runc_that_loses_devices_gets_their_links_by_a_unit_of_gpunodes(demo: 
     assert gpunode(demo, "plan", "--exit-code").returncode == 0
 
 
-def test_a_specification_that_the_toolkits_unit_does_not_write_is_written_by_gpunodes(demo: Demo) -> None:
+def test_a_specification_that_the_toolkits_unit_does_not_write_is_written_by_gpunodes(demo: Demo):
     """It skips a module of a name that it does not know; the plan says so, and gpunode's unit goes where it does not."""
     root = demo.states["h100-1"].root
     spec, own = root / "run/cdi/nvidia.yaml", root / "etc/systemd/system/gpunode-cdi.service"

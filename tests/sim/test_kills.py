@@ -72,7 +72,7 @@ SCENES: dict[State, Scene] = {
         if state not in NEVER
     ],
 )
-def test_a_run_that_is_killed_at_any_state_is_resumed_to_the_same_end(demo: Demo, state: State) -> None:
+def test_a_run_that_is_killed_at_any_state_is_resumed_to_the_same_end(demo: Demo, state: State):
     scene, api, written = SCENES.get(state, Scene()), client(demo), demo.inventory.read_text()
     api.ask(
         "DELETE", LEASE
@@ -110,7 +110,7 @@ def test_a_run_that_is_killed_at_any_state_is_resumed_to_the_same_end(demo: Demo
     assert code == 0, operators.output(demo)
 
 
-def test_no_pod_starts_before_the_proof_though_the_run_is_killed_after_it(demo: Demo) -> None:
+def test_no_pod_starts_before_the_proof_though_the_run_is_killed_after_it(demo: Demo):
     """Between the proof and the removal of its taint: only then is the pod of a user started."""
     api = client(demo)
     api.ask("DELETE", LEASE)
@@ -136,7 +136,7 @@ def test_no_pod_starts_before_the_proof_though_the_run_is_killed_after_it(demo: 
     until(lambda: api.ask("GET", f"{JOBS}/early")[1]["status"].get("phase") == "Succeeded")
 
 
-def test_a_host_that_fails_keeps_its_taint_and_the_command_that_removes_it_is_named(demo: Demo) -> None:
+def test_a_host_that_fails_keeps_its_taint_and_the_command_that_removes_it_is_named(demo: Demo):
     api = client(demo)
     api.ask("DELETE", LEASE)
     change(demo, HOST)
@@ -172,7 +172,7 @@ def phases(api: Client) -> dict[str, str]:
     return {item["metadata"]["name"]: item.get("status", {}).get("phase", "") for item in items}
 
 
-def test_a_gpu_that_a_killed_runs_own_pod_holds_is_free_for_the_next(demo: Demo) -> None:
+def test_a_gpu_that_a_killed_runs_own_pod_holds_is_free_for_the_next(demo: Demo):
     """The pod of a run that was killed at its proof sleeps on for minutes."""
     api = client(demo)
     api.ask("DELETE", LEASE)
@@ -191,7 +191,7 @@ def test_a_gpu_that_a_killed_runs_own_pod_holds_is_free_for_the_next(demo: Demo)
 
 
 @pytest.mark.storm
-def test_a_run_that_is_killed_again_and_again_keeps_its_bound_and_every_job() -> None:
+def test_a_run_that_is_killed_again_and_again_keeps_its_bound_and_every_job():
     """`python bench/kills.py` does it with 100 hosts and 50 kills."""
     figures = storm(6, 3, bound=2, seed=20)
     assert (figures.kills, figures.lost, figures.rebooted) == (3, (), 2)

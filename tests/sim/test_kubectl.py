@@ -56,7 +56,7 @@ COMMANDS = (
 
 
 @pytest.mark.skipif(not shutil.which("kubectl"), reason="kubectl is not installed")
-def test_kubectl_works() -> None:
+def test_kubectl_works():
     """One command after the other."""
     with tempfile.TemporaryDirectory(prefix="gpn-", dir=demos_folder(), ignore_cleanup_errors=True) as room:
         machine = kinds.new_host("new", count=1)

@@ -9,7 +9,7 @@ from .operators import of_kind
 from .test_batches import gpunode
 
 
-def test_an_upgrade_is_judged_before_it() -> None:
+def test_an_upgrade_is_judged_before_it():
     """Exit code 1 with each host's findings, 0 without, 2 for no version; nothing is changed."""
     with Demo([kinds.old_host("gpu-1"), kinds.new_host("gpu-2")]) as demo:
         done = gpunode(demo, "lint", "--target", "1.36", "inventory.yaml", "--json")

@@ -36,7 +36,7 @@ def far() -> Iterator[Path]:
         assert not list(path.glob(f"{demos.PREFIX}*"))
 
 
-def test_the_sockets_of_a_demo_have_paths_that_a_mac_allows(monkeypatch) -> None:
+def test_the_sockets_of_a_demo_have_paths_that_a_mac_allows(monkeypatch):
     """The longest is a plugin's while it begins to serve; the folder is elsewhere where it would be too long."""
     longest = "gpunode-demo-12345678/s/999/.nvidia-gpu-memory.shared.sock.12345678"
     for where in (FOLDERS, "/" + "x" * (demos.LONGEST - 1)):
@@ -51,7 +51,7 @@ def test_the_sockets_of_a_demo_have_paths_that_a_mac_allows(monkeypatch) -> None
     [kinds.old_host("host"), kinds.new_host("host"), kinds.host_without_gpus("host")],
     ids=["old", "new", "without"],
 )
-def test_no_two_files_of_a_host_differ_in_case_alone(tmp_path, machine: Machine) -> None:
+def test_no_two_files_of_a_host_differ_in_case_alone(tmp_path, machine: Machine):
     """A Mac's file system takes them for one."""
     hosts.lay_out(tmp_path)
     hosts.create(tmp_path, machine)
@@ -59,7 +59,7 @@ def test_no_two_files_of_a_host_differ_in_case_alone(tmp_path, machine: Machine)
     assert len(names) == len(set(names))
 
 
-def test_a_demo_goes_with_what_a_mac_has(far: Path, monkeypatch) -> None:
+def test_a_demo_goes_with_what_a_mac_has(far: Path, monkeypatch):
     """From bare hosts to pods on GPUs, and both plugins' metrics at the one address of loopback."""
     started = far / "started"
     monkeypatch.setenv("TMPDIR", str(far))

@@ -41,7 +41,7 @@ def work_stays(demo: Demo) -> None:
 
 
 @pytest.mark.timeout(900)
-def test_a_layout_is_made_offered_and_made_again_at_a_boot() -> None:
+def test_a_layout_is_made_offered_and_made_again_at_a_boot():
     """From bare; then another one; a reboot takes mode and devices of this GPU; and off again."""
     with Demo([kinds.new_host(HOST, count=1)]) as demo:
         file = demo.folder / "inventory.yaml"

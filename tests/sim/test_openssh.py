@@ -31,7 +31,7 @@ def fleet(tmp_path) -> Iterator[Fleet]:
     assert left.stdout == ""
 
 
-def test_hosts_are_provisioned_and_rebooted(fleet: Fleet) -> None:
+def test_hosts_are_provisioned_and_rebooted(fleet: Fleet):
     """To an empty plan; a host that rebooted is reached by a new master."""
     events: list[Event] = []
     for outcome in fleet.provision(emit=events.append).values():
@@ -41,7 +41,7 @@ def test_hosts_are_provisioned_and_rebooted(fleet: Fleet) -> None:
     assert {outcome.status for outcome in fleet.look().values()} == {"right"}
 
 
-def test_an_apply_goes_on_when_its_master_dies(fleet: Fleet) -> None:
+def test_an_apply_goes_on_when_its_master_dies(fleet: Fleet):
     """A new master follows it to its end."""
     cut = []
 
@@ -56,7 +56,7 @@ def test_an_apply_goes_on_when_its_master_dies(fleet: Fleet) -> None:
 
 
 @pytest.mark.timeout(300)
-def test_every_command_works_over_it(tmp_path, monkeypatch) -> None:
+def test_every_command_works_over_it(tmp_path, monkeypatch):
     """From bare hosts to finished pods, an interrupted run, and its resumption; and no process is left."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     with Demo([kinds.old_host(f"gpu-{number}") for number in (1, 2)]) as demo:

@@ -71,9 +71,7 @@ def records(demo: Demo, name: str) -> list[Path]:
     return list((demo.states["gpu-1"].root / "var/lib/gpunode/runs").glob(f"*/{name}"))
 
 
-def test_an_operator_killed_before_the_confirmation_leaves_a_mark_that_the_next_run_takes_away(
-    demo: Demo,
-) -> None:
+def test_an_operator_killed_before_the_confirmation_leaves_a_mark_that_the_next_run_takes_away(demo: Demo):
     """The API server answers the host: the change stays. A plan tells, and a provision confirms."""
     done = gpunode(demo, "provision", "inventory.yaml", "--yes", killed=1)
     assert done.returncode == -9, done.stdout + done.stderr
@@ -96,7 +94,7 @@ def test_an_operator_killed_before_the_confirmation_leaves_a_mark_that_the_next_
     assert "unconfirmed" not in planned(gpunode(demo, "plan", "inventory.yaml", "--json"))
 
 
-def test_a_confirmation_is_one_connection_and_a_run_without_changes_makes_none(tmp_path) -> None:
+def test_a_confirmation_is_one_connection_and_a_run_without_changes_makes_none(tmp_path):
     """One exec to probe, one to apply and one for each guarded restart."""
     with serving(tmp_path, [kinds.old_host("gpu-0")]) as fleet:
         outcome = fleet.provision()["gpu-0"]

@@ -80,7 +80,7 @@ def run(folder: Path, script: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_the_commands_of_a_page_do_what_it_says(demo: Demo, page: str) -> None:
+def test_the_commands_of_a_page_do_what_it_says(demo: Demo, page: str):
     """Each block ends with 0, or as its comments say; the next page begins with the same inventory."""
     inventory = demo.folder / "inventory.yaml"
     before = inventory.read_text()
@@ -93,7 +93,7 @@ def test_the_commands_of_a_page_do_what_it_says(demo: Demo, page: str) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_a_page_has_something_that_is_run_or_says_why_not(page: str) -> None:
+def test_a_page_has_something_that_is_run_or_says_why_not(page: str):
     """Each `not run` stands above a block, and no block of commands hides behind another word."""
     text = (DOCS / page).read_text()
     blocks = re.findall(r"^ *```(\w*)$", text, re.MULTILINE)[::2]

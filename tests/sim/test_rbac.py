@@ -41,7 +41,7 @@ def code(api: InCluster, method: str, path: str, body: object) -> int:
     return 200
 
 
-def test_the_plugin_may_do_what_it_was_given(cluster: Cluster) -> None:
+def test_the_plugin_may_do_what_it_was_given(cluster: Cluster):
     """Events in `default` with a Role, nodes with a ClusterRole; taken away, nothing any more."""
     admin = connect(Access(kubeconfig=str(cluster.kubeconfig)))
     until(lambda: admin.get("ServiceAccount", "default", "default"))
@@ -63,7 +63,7 @@ def test_the_plugin_may_do_what_it_was_given(cluster: Cluster) -> None:
     admin.close()
 
 
-def test_kubelets_that_ask_for_an_account_at_once_get_the_same(cluster: Cluster) -> None:
+def test_kubelets_that_ask_for_an_account_at_once_get_the_same(cluster: Cluster):
     """The pods of a DaemonSet start on all hosts at the same time; none of them has to start twice for it."""
     together = threading.Barrier(8, timeout=60)
 

@@ -59,7 +59,7 @@ def bare(folder: Path, *machines: Machine) -> Iterator[tuple[Fleet, Session]]:
             yield fleet, session
 
 
-def test_both_repositories_come_with_their_keys_and_once_for_all_hosts(tmp_path, capsys) -> None:
+def test_both_repositories_come_with_their_keys_and_once_for_all_hosts(tmp_path, capsys):
     with bare(tmp_path, kinds.new_host("a"), kinds.new_host("b")) as (_, session), answering() as asked:
         members = session.for_each_host(converge.probe_and_plan)
         assert [outcome.outcome and outcome.outcome.repository for outcome in members] == ["driver", "driver"]
@@ -95,7 +95,7 @@ def test_both_repositories_come_with_their_keys_and_once_for_all_hosts(tmp_path,
         assert [outcome.status for outcome in session.each(converge.probe_and_plan)] == ["right", "right"]
 
 
-def test_a_key_that_cannot_be_had_is_reported_once_and_the_hosts_stay_refused(tmp_path, capsys) -> None:
+def test_a_key_that_cannot_be_had_is_reported_once_and_the_hosts_stay_refused(tmp_path, capsys):
     def key(source: Signed, trusted: Collection[str] = ()) -> Key:
         raise GpunodeError(f"{source.key_uri} cannot be fetched: no route to host")
 
@@ -134,7 +134,7 @@ def keys_in(member: Member) -> int:
 )
 def test_a_bare_host_of_a_new_release_has_its_first_plan_without_a_key_made_by_hand(
     tmp_path, machine: Machine, version: str, kernel: str
-) -> None:
+):
     with bare(tmp_path, machine) as (_, session), answering():
         (repository,) = session.for_each_host(converge.probe_and_plan)
         (repository,) = prerequisites.add_repositories(session, (become(repository, version, kernel),), None)
@@ -143,7 +143,7 @@ def test_a_bare_host_of_a_new_release_has_its_first_plan_without_a_key_made_by_h
 
 def test_a_key_of_which_only_the_end_is_known_is_shown_and_taken_only_with_its_whole_fingerprint(
     tmp_path, capsys
-) -> None:
+):
     with bare(tmp_path, kinds.new_host("a")) as (_, session), answering(debian13=PRINT[-8:]):
         (outcome,) = session.for_each_host(converge.probe_and_plan)
         outcome = become(outcome, "13", "6.12.57+deb13-amd64")

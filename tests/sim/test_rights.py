@@ -72,7 +72,7 @@ def right(line: str) -> tuple[str, str] | None:
     return verb, "/".join((rest[0], *rest[2:]))
 
 
-def test_the_documents_role_is_what_a_run_asks_for(demo: Demo) -> None:
+def test_the_documents_role_is_what_a_run_asks_for(demo: Demo):
     """From a bare host to a drained one: all of it is allowed, and nothing stands there that is not asked for."""
     words, asked = ("provision", "inventory.yaml", "--yes"), demo.folder / "asked"
     code, _ = operators.run(demo, *words, asked=str(asked))
@@ -109,7 +109,7 @@ def test_the_documents_role_is_what_a_run_asks_for(demo: Demo) -> None:
 )
 def test_a_missing_right_is_named_before_anything_is_changed(
     demo: Demo, taken: set[tuple[str, str]], words: str
-) -> None:
+):
     change(demo, HOST)
     before = applies(demo, HOST)
     rules = [
@@ -131,7 +131,7 @@ def test_a_missing_right_is_named_before_anything_is_changed(
     assert (applies(demo, HOST), cordoned(client(demo))) == (before, [])
 
 
-def test_who_may_only_look_sees_all_but_test_pods(demo: Demo) -> None:
+def test_who_may_only_look_sees_all_but_test_pods(demo: Demo):
     """The document's second role is enough, and nothing stands there that no command asks for."""
     asked = demo.folder / "looked"
     assert operators.run(demo, "provision", "inventory.yaml", "--yes")[0] == 0
@@ -150,7 +150,7 @@ def test_who_may_only_look_sees_all_but_test_pods(demo: Demo) -> None:
     assert needed - given(VIEWER["rules"]) == set()
 
 
-def test_who_may_nothing_gets_a_role_with_all_that_is_missing(demo: Demo) -> None:
+def test_who_may_nothing_gets_a_role_with_all_that_is_missing(demo: Demo):
     """It is enough to go on, as it is printed."""
     assert operators.run(demo, "provision", "inventory.yaml", "--yes")[0] == 0
     allow(demo, [])

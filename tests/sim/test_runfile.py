@@ -38,7 +38,7 @@ def by_file(fleet: Fleet, folder: Path, version: str) -> dict[str, Outcome]:
     return wishing(fleet, version, RunFile(version, digest, str(path))).provision()
 
 
-def test_a_driver_goes_from_bare_by_upgrade_to_packages(fleet: Fleet, tmp_path) -> None:
+def test_a_driver_goes_from_bare_by_upgrade_to_packages(fleet: Fleet, tmp_path):
     """Each time the GPUs answer with the driver that was asked for, and nothing is left to do."""
     for version in ("580.178.04", "595.91.07"):
         for name, outcome in by_file(fleet, tmp_path, version).items():
@@ -60,7 +60,7 @@ def test_a_driver_goes_from_bare_by_upgrade_to_packages(fleet: Fleet, tmp_path) 
         assert (outcome.facts.modules["nvidia"].version or "").startswith("580.")
 
 
-def test_a_file_of_another_checksum_is_sent_and_not_run(fleet: Fleet, tmp_path) -> None:
+def test_a_file_of_another_checksum_is_sent_and_not_run(fleet: Fleet, tmp_path):
     """The host keeps the driver that it has."""
     path = tmp_path / "NVIDIA.run"
     path.write_text(SCRIPT.format(version="610.43.02"))

@@ -97,7 +97,7 @@ def rows(done: subprocess.CompletedProcess[str], kind: str) -> list[dict[str, An
     return [line for line in lines if line["type"] == kind]
 
 
-def test_enable_in_a_demo_without_a_scheduler_says_what_the_demo_shows(demo: Demo) -> None:
+def test_enable_in_a_demo_without_a_scheduler_says_what_the_demo_shows(demo: Demo):
     done = gpunode(demo, "share enable", "--yes")
     assert done.returncode == 1, done.stdout + done.stderr
     told = " ".join(done.stderr.split())
@@ -106,7 +106,7 @@ def test_enable_in_a_demo_without_a_scheduler_says_what_the_demo_shows(demo: Dem
 
 
 @pytest.mark.parametrize("command", ["enable", "disable"])
-def test_all_missing_rights_are_named_at_once(demo: Demo, command: str) -> None:
+def test_all_missing_rights_are_named_at_once(demo: Demo, command: str):
     """Those of the run's Lease, of the extender's objects, and of the scheduler's pods."""
     text = (demo.folder / "inventory.yaml").read_text()
     (demo.folder / "nobody.yaml").write_text(
@@ -120,7 +120,7 @@ def test_all_missing_rights_are_named_at_once(demo: Demo, command: str) -> None:
         assert any(resource in line for line in manifest)
 
 
-def test_where_nothing_makes_the_extenders_pods_enable_says_so_and_what_stays(demo: Demo) -> None:
+def test_where_nothing_makes_the_extenders_pods_enable_says_so_and_what_stays(demo: Demo):
     """Long before the end of the wait, whose limit it names; `share disable` takes it back."""
     path = demo.states[HOST].root / MANIFEST.lstrip("/")
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -136,7 +136,7 @@ def test_where_nothing_makes_the_extenders_pods_enable_says_so_and_what_stays(de
     assert client(demo).ask("GET", OWN)[0] == 404
 
 
-def test_from_enable_to_disable(demo: Demo) -> None:
+def test_from_enable_to_disable(demo: Demo):
     """A question before each change; who has what, and what differs; afterwards the scheduler's file is as it was."""
     api, path = client(demo), demo.states[HOST].root / MANIFEST.lstrip("/")
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -73,7 +73,7 @@ def played() -> Iterator[Played]:
         assert not list(Path(room).iterdir())
 
 
-def test_it_goes_from_bare_to_verified(played: Played) -> None:
+def test_it_goes_from_bare_to_verified(played: Played):
     """Without a terminal it is plain text, without pauses."""
     done = played.done
     assert done.returncode == 0, done.stdout + done.stderr
@@ -86,7 +86,7 @@ def test_it_goes_from_bare_to_verified(played: Played) -> None:
     assert "gpunode.dev/gpu=true" in (played.folder / "report.html").read_text()
 
 
-def test_it_needs_no_network(played: Played) -> None:
+def test_it_needs_no_network(played: Played):
     """It was played where there is loopback and nothing else."""
     if played.networked:
         pytest.skip(f"a place without network could not be made: {played.networked}")
@@ -94,7 +94,7 @@ def test_it_needs_no_network(played: Played) -> None:
     assert played.done.returncode == 0
 
 
-def test_what_it_ends_with_works_as_it_is_printed(played: Played) -> None:
+def test_what_it_ends_with_works_as_it_is_printed(played: Played):
     """Commands in the demo's folder; the last ends it."""
     play, stop = played.printed()
     assert len(play) >= 2
@@ -108,9 +108,7 @@ def test_what_it_ends_with_works_as_it_is_printed(played: Played) -> None:
 
 
 @pytest.mark.parametrize(("link", "good"), [("module", True), ("NVML", False)])
-def test_a_break_is_shown_only_if_verify_names_the_link_it_broke(
-    tmp_path, capsys, link: str, good: bool
-) -> None:
+def test_a_break_is_shown_only_if_verify_names_the_link_it_broke(tmp_path, capsys, link: str, good: bool):
     """That verify ends with 1 is not enough."""
     hosts.lay_out(tmp_path)
     folder.write_groups(tmp_path, {})
@@ -129,7 +127,7 @@ def test_a_break_is_shown_only_if_verify_names_the_link_it_broke(
     assert ("expected is module" in capsys.readouterr().out) is not good
 
 
-def test_the_last_line_names_how_to_go_on(tmp_path) -> None:
+def test_the_last_line_names_how_to_go_on(tmp_path):
     """Kept or not, and where something went wrong."""
     state = SimpleNamespace(machine=lambda: kinds.new_host("h100-1"))
     demo = SimpleNamespace(states={"h100-1": state}, folder=tmp_path, metrics={}, port=lambda _: 22)

@@ -57,7 +57,7 @@ def ended(fork: Piped, given: bytes = b"") -> tuple[int, bytes, bytes]:
         return fork.wait(), fork.stdout.read(), fork.stderr.read()
 
 
-def test_a_command_that_ends_at_once_is_not_taken_for_a_refused_one(connection: SshConnection) -> None:
+def test_a_command_that_ends_at_once_is_not_taken_for_a_refused_one(connection: SshConnection):
     """Its channel stays open until the client has seen that it was begun."""
     seen = threading.Event()
 
@@ -73,7 +73,7 @@ def test_a_command_that_ends_at_once_is_not_taken_for_a_refused_one(connection: 
     assert quick.end() == (3, "")
 
 
-def test_both_streams_of_any_command_come_whole(connection: SshConnection) -> None:
+def test_both_streams_of_any_command_come_whole(connection: SshConnection):
     """In the host's root folder, with the host's programs."""
     remote = connection.start("cat; cat etc/os-release >&2", [b"x" * 100_000, b"\n"])
     assert [len(line) for line in remote.lines()] == [100_001]
@@ -89,9 +89,7 @@ def test_both_streams_of_any_command_come_whole(connection: SshConnection) -> No
         ("head -1 /proc/sys/kernel/hostname | grep gpu", "gpu-0"),
     ],
 )
-def test_who_looks_round_sees_the_files_of_the_host(
-    connection: SshConnection, command: str, said: str
-) -> None:
+def test_who_looks_round_sees_the_files_of_the_host(connection: SshConnection, command: str, said: str):
     """Not this computer's."""
     assert said in b"".join(connection.start(command, []).lines()).decode()
 
@@ -101,7 +99,7 @@ def test_who_looks_round_sees_the_files_of_the_host(
 )
 def test_a_command_does_not_write_this_computers_files(
     fleet: Fleet, connection: SshConnection, tmp_path, command: str
-) -> None:
+):
     """It is refused, and the refusal says where the host's files are."""
     there = tmp_path / "file"
     status, said = connection.start(command.format(there), []).end()
@@ -111,7 +109,7 @@ def test_a_command_does_not_write_this_computers_files(
     assert status or "$(" in command
 
 
-def test_a_host_that_reboots_keeps_its_port(fleet: Fleet, connection: SshConnection) -> None:
+def test_a_host_that_reboots_keeps_its_port(fleet: Fleet, connection: SshConnection):
     """Its connections are cut, and nobody else gets the port before it is up again."""
     state, port = fleet.states["gpu-0"], fleet.server.port("gpu-0")
     cut = threading.Event()
@@ -137,7 +135,7 @@ def test_a_host_that_reboots_keeps_its_port(fleet: Fleet, connection: SshConnect
     fleet.dialer.connect(fleet.hosts()[0]).close()
 
 
-def test_the_agent_is_recognised_by_the_command_that_starts_it() -> None:
+def test_the_agent_is_recognised_by_the_command_that_starts_it():
     """With sudo and without; nothing else is."""
     for sudo, password in ((False, False), (True, False), (True, True)):
         assert sshd.bootstrap(bootstrap.command(sudo, password)) == bootstrap.BOOTSTRAP
@@ -151,9 +149,7 @@ def facts(output: bytes) -> dict[str, Any]:
     return {name: fact for name, fact in told["facts"].items() if name not in ("time", "units")}
 
 
-def test_a_forked_agent_sees_what_one_started_by_a_shell_sees(
-    fleet: Fleet, forks: ForkServer, monkeypatch
-) -> None:
+def test_a_forked_agent_sees_what_one_started_by_a_shell_sees(fleet: Fleet, forks: ForkServer, monkeypatch):
     """The whole command line through a shell, sudo and a new python gives the same facts."""
     state = fleet.states["gpu-0"]
     given, host = (
@@ -183,7 +179,7 @@ def test_a_forked_agent_sees_what_one_started_by_a_shell_sees(
         ("import os; os.kill(os.getpid(), 15)", -15),
     ],
 )
-def test_a_fork_ends_as_a_new_python_would(forks: ForkServer, tmp_path, program: str, status: int) -> None:
+def test_a_fork_ends_as_a_new_python_would(forks: ForkServer, tmp_path, program: str, status: int):
     """Exit status and what is said of an error."""
     words = [sys.executable, "-I", "-S", "-c", program]
     real = subprocess.run(words, env={}, cwd=tmp_path, capture_output=True, check=False)
@@ -197,7 +193,7 @@ SEEN = (
 )
 
 
-def test_a_fork_sees_what_a_new_python_sees(forks: ForkServer, tmp_path) -> None:
+def test_a_fork_sees_what_a_new_python_sees(forks: ForkServer, tmp_path):
     """Arguments, import path, environment, folder, flags; and none of its server's files."""
     host = {"LC_ALL": "C", "PATH": os.defpath}
     real = subprocess.run(
@@ -210,7 +206,7 @@ def test_a_fork_sees_what_a_new_python_sees(forks: ForkServer, tmp_path) -> None
 
 def test_what_a_fork_starts_to_outlive_it_is_a_fork_too_and_sees_what_a_new_python_sees(
     forks: ForkServer, tmp_path
-) -> None:
+):
     """An agent's apply: no module and no file of the agent is in it."""
     host = {"LC_ALL": "C", "PATH": os.defpath}
     see = SEEN.replace("print(", "seen = (").replace(
@@ -231,9 +227,7 @@ def test_what_a_fork_starts_to_outlive_it_is_a_fork_too_and_sees_what_a_new_pyth
     assert (tmp_path / "seen").read_text() == real
 
 
-def test_a_hosts_program_is_forked_and_ends_as_it_does_when_it_is_started(
-    fleet: Fleet, forks: ForkServer
-) -> None:
+def test_a_hosts_program_is_forked_and_ends_as_it_does_when_it_is_started(fleet: Fleet, forks: ForkServer):
     """Output, exit status and messages; the agent that started it waits for both its pipes."""
     state = fleet.states["gpu-0"]
     host = environment(state, state.machine())
@@ -264,5 +258,5 @@ def test_a_hosts_program_is_forked_and_ends_as_it_does_when_it_is_started(
 )
 def test_only_a_script_that_does_nothing_itself_is_forked(
     script: str, arguments: list[str], program: str | None
-) -> None:
+):
     assert run.find_program((hosts.PROGRAMS / script).read_text(), arguments) == program

@@ -72,7 +72,7 @@ def plugin(demo: Demo) -> str:
     return str(labels.get("gpunode.dev/gpu"))
 
 
-def test_the_run_that_repairs_a_driver_does_not_wait_for_the_pods_that_need_it(demo: Demo) -> None:
+def test_the_run_that_repairs_a_driver_does_not_wait_for_the_pods_that_need_it(demo: Demo):
     """The plan names them. They run again with the repair."""
     api, host = client(demo), demo.states[HOST]
     job(api, "train", HOST, 600)
@@ -102,7 +102,7 @@ def test_the_run_that_repairs_a_driver_does_not_wait_for_the_pods_that_need_it(d
 )
 def test_a_pod_that_runs_again_right_before_the_change_is_waited_for(
     demo: Demo, seconds: int, patience: str, code: int, phase: str
-) -> None:
+):
     """The host was cleared, and the device plugin has made way. Where the pod does not end in time, both are put back."""
     api, before = client(demo), loaded(demo)
     describe(demo, driver=another(demo), work_timeout=patience)
@@ -124,7 +124,7 @@ def test_a_pod_that_runs_again_right_before_the_change_is_waited_for(
     assert (loaded(demo) == before) == (code == 1)
 
 
-def test_a_budget_does_not_keep_a_pod_that_does_not_run_in_the_way(demo: Demo) -> None:
+def test_a_budget_does_not_keep_a_pod_that_does_not_run_in_the_way(demo: Demo):
     """Nor is it deleted."""
     api = client(demo)
     describe(demo, driver=another(demo), work="drain", work_timeout="60s")

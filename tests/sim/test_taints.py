@@ -17,7 +17,7 @@ MINE = {"key": "mine", "value": "1", "effect": "NoSchedule"}
 MERGE = "application/merge-patch+json"
 
 
-def test_taints_of_the_inventory_come_and_go() -> None:
+def test_taints_of_the_inventory_come_and_go():
     with Demo([kinds.new_host(HOST, count=1)]) as demo:
         api, node = client(demo), f"/api/v1/nodes/{HOST}"
         code, _ = run(demo, "provision", "inventory.yaml", "--yes")

@@ -16,7 +16,7 @@ from .operators import of_kind
 pytestmark = pytest.mark.usefixtures("records")
 
 
-def test_a_run_is_watched_paused_after_its_batch_and_resumed() -> None:
+def test_a_run_is_watched_paused_after_its_batch_and_resumed():
     top = [sys.executable, "-m", "gpunode", "top", "inventory.yaml", "--interval", "0.5"]
     with (
         Demo([kinds.old_host("gpu-1"), kinds.old_host("gpu-2")]) as demo,

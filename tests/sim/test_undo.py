@@ -50,7 +50,7 @@ def undo(demo: Demo, *words: str) -> subprocess.CompletedProcess[str]:
     return operators.gpunode(demo.folder, "undo", *words, "--yes", "--json")
 
 
-def test_an_undone_host_is_as_before_apart_from_what_somebody_changed_since() -> None:
+def test_an_undone_host_is_as_before_apart_from_what_somebody_changed_since():
     edited = "/etc/modules-load.d/gpunode.conf"
     with Demo([kinds.old_host("gpu-1")]) as demo:
         root = demo.folder / "hosts/gpu-1/root"
@@ -88,7 +88,7 @@ def test_an_undone_host_is_as_before_apart_from_what_somebody_changed_since() ->
     assert [run["result"] for run in listed] == [*[{"undone": 1}] * 4, {"proven": 1}]
 
 
-def test_an_upgrade_of_the_driver_is_undone_also_where_operator_or_apply_is_killed() -> None:
+def test_an_upgrade_of_the_driver_is_undone_also_where_operator_or_apply_is_killed():
     with Demo(
         [kinds.old_host("gpu-1")], groups={"gpu": {"driver": "570", "hosts": [{"name": "gpu-1"}]}}
     ) as demo:
@@ -118,7 +118,7 @@ def test_an_upgrade_of_the_driver_is_undone_also_where_operator_or_apply_is_kill
         assert software(demo) == before
 
 
-def test_an_undo_that_can_put_nothing_back_says_so_and_leaves_the_cluster_as_it_is() -> None:
+def test_an_undo_that_can_put_nothing_back_says_so_and_leaves_the_cluster_as_it_is():
     with Demo([kinds.old_host("gpu-1")]) as demo:
         written = demo.folder / "hosts/gpu-1/root/etc/modules-load.d/gpunode.conf"
         for text in ("nvidia\n", "vfio\n"):
@@ -136,7 +136,7 @@ def test_an_undo_that_can_put_nothing_back_says_so_and_leaves_the_cluster_as_it_
     assert listed[0]["result"] == {"kept": 1}
 
 
-def test_a_host_whose_journal_has_nothing_of_the_run_is_refused() -> None:
+def test_a_host_whose_journal_has_nothing_of_the_run_is_refused():
     with Demo([kinds.old_host("gpu-1")]) as demo:
         done = operators.gpunode(demo.folder, "provision", "inventory.yaml", "--yes", "--no-run", "--json")
         assert done.returncode == 0, done.stdout + done.stderr

@@ -60,7 +60,7 @@ def deployed(api: Api, wanted: Sequence[Object]) -> dict[str, Object]:
 )
 def test_what_was_deployed_before_leaves_no_trace(
     api: Api, before: Sequence[Object], wanted: Sequence[Object]
-) -> None:
+):
     """Variables, volumes, ports, rights: the objects are as they are where there was nothing before."""
     fresh = deployed(api, wanted)
     plugin.remove(api, NS, seconds=30, notify=lambda _: None)

@@ -55,7 +55,7 @@ def codes(done: subprocess.CompletedProcess[str]) -> list[str]:
     return [reason["code"] for reason in of_kind(done, "reason")]
 
 
-def test_pods_that_have_the_gpus_are_named(alone: Gpunode, demo: Demo) -> None:
+def test_pods_that_have_the_gpus_are_named(alone: Gpunode, demo: Demo):
     api = client(demo)
     job(api, "train", "h100-1", 600)
     until(lambda: api.ask("GET", f"{JOBS}/train")[1]["status"].get("phase") == "Running")
@@ -73,7 +73,7 @@ def test_pods_that_have_the_gpus_are_named(alone: Gpunode, demo: Demo) -> None:
     api.ask("DELETE", f"{JOBS}/train")
 
 
-def test_a_lost_gpu_is_told_from_the_pod_the_node_and_the_gpu(alone: Gpunode, demo: Demo) -> None:
+def test_a_lost_gpu_is_told_from_the_pod_the_node_and_the_gpu(alone: Gpunode, demo: Demo):
     """With a kubeconfig as the plugin reports it; with the inventory as the host's chain has it."""
     until(lambda: client(demo).ask("GET", f"{JOBS}/both")[1]["status"].get("phase") == "Running")
     fine = alone("why", "node", "h100-1", "--json")
@@ -97,7 +97,7 @@ def test_a_lost_gpu_is_told_from_the_pod_the_node_and_the_gpu(alone: Gpunode, de
     assert "PCI ✓ module ✓ library ✓ NVML ✗" in reason["evidence"]
 
 
-def test_a_node_that_offers_gpus_which_no_new_pod_gets_says_so(demo: Demo) -> None:
+def test_a_node_that_offers_gpus_which_no_new_pod_gets_says_so(demo: Demo):
     """The plugin still lists them: it has its libraries open. One has an Xid by the test above."""
     faults.inflict("library", [demo.states["h100-1"]])
     (answer,) = of_kind(run(demo.folder, "why", "node", "h100-1", "inventory.yaml", "--json"), "answer")
@@ -107,7 +107,7 @@ def test_a_node_that_offers_gpus_which_no_new_pod_gets_says_so(demo: Demo) -> No
     assert ": link `library` of host h100-1 is broken: " in answer["text"]
 
 
-def test_the_broken_link_is_named_by_the_host_and_its_fix_says_what_it_disturbs(demo: Demo) -> None:
+def test_the_broken_link_is_named_by_the_host_and_its_fix_says_what_it_disturbs(demo: Demo):
     """The runtime's configuration lost nvidia: the cluster knows at most that the plugin does not work."""
     faults.inflict("runtime", [demo.states["p100-1"]])
 
@@ -127,7 +127,7 @@ def test_the_broken_link_is_named_by_the_host_and_its_fix_says_what_it_disturbs(
     assert (first, "runtime" in others) == ("image-pull", True)  # no node would start it
 
 
-def test_a_bare_host_is_told_from_its_node_and_without_one() -> None:
+def test_a_bare_host_is_told_from_its_node_and_without_one():
     """The old kubelet runs, the new one does not start on a gate that is gone. All hosts share an address."""
     with Demo([kinds.old_host("p100-1", count=2), kinds.new_host("h100-1", count=1)]) as demo:
         joined, absent = (run(demo.folder, "why", "node", name, "--json") for name in ("p100-1", "h100-1"))
@@ -144,7 +144,7 @@ def test_a_bare_host_is_told_from_its_node_and_without_one() -> None:
     assert unknown.returncode == 2, unknown.stdout + unknown.stderr
 
 
-def test_the_broken_link_comes_first_for_pods_that_got_no_gpu() -> None:
+def test_the_broken_link_comes_first_for_pods_that_got_no_gpu():
     """Their containers start without one: one runs on, and one crashes as a pod does that requests none."""
     with Demo([kinds.new_host("h100-1", count=1)]) as demo:
         done = run(demo.folder, "provision", "inventory.yaml", "--yes", "-q")

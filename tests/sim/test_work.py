@@ -76,7 +76,7 @@ def pod(client: Client, name: str, *, gpus: int = 0, owner: str = "", **meta: An
 # --- cordons ---
 
 
-def test_a_cordon_carries_its_owner_and_is_lifted(api: Api) -> None:
+def test_a_cordon_carries_its_owner_and_is_lifted(api: Api):
     assert cordon.cordon(api, "n1", "run-1 ada@ws")
     assert cordon.owner_of(node(api)) == "run-1 ada@ws"
     assert cordon.owners(api) == {"n1": "run-1 ada@ws"}
@@ -88,20 +88,20 @@ def test_a_cordon_carries_its_owner_and_is_lifted(api: Api) -> None:
     assert cordon.owners(api) == {}
 
 
-def test_a_run_takes_over_the_cordon_of_a_dead_one(api: Api) -> None:
+def test_a_run_takes_over_the_cordon_of_a_dead_one(api: Api):
     assert cordon.cordon(api, "n1", "dead")
     assert cordon.cordon(api, "n1", "mine")
     assert cordon.owners(api) == {"n1": "mine"}
 
 
-def test_somebody_elses_cordon_stays(api: Api, client: Client) -> None:
+def test_somebody_elses_cordon_stays(api: Api, client: Client):
     set_unschedulable(client, True)
     assert not cordon.cordon(api, "n1", "mine")
     assert not cordon.uncordon(api, "n1")
     assert node(api)["spec"]["unschedulable"]
 
 
-def test_a_cordon_set_by_hand_after_gpunodes_was_lifted_by_hand_stays(api: Api, client: Client) -> None:
+def test_a_cordon_set_by_hand_after_gpunodes_was_lifted_by_hand_stays(api: Api, client: Client):
     """The annotation is still there: only the field's manager shows whose it is."""
     cordon.cordon(api, "n1", "mine")
     set_unschedulable(client, None)
@@ -111,7 +111,7 @@ def test_a_cordon_set_by_hand_after_gpunodes_was_lifted_by_hand_stays(api: Api, 
     assert node(api)["spec"]["unschedulable"]
 
 
-def test_a_node_that_is_gone_is_named(api: Api) -> None:
+def test_a_node_that_is_gone_is_named(api: Api):
     with pytest.raises(ClusterError, match="no node `n9` any more"):
         cordon.cordon(api, "n9", "mine")
 
@@ -119,7 +119,7 @@ def test_a_node_that_is_gone_is_named(api: Api) -> None:
 # --- pods ---
 
 
-def test_pods_are_told_apart_by_what_ends_them(api: Api, client: Client) -> None:
+def test_pods_are_told_apart_by_what_ends_them(api: Api, client: Client):
     pod(client, "train", gpus=1)
     pod(client, "web")
     pod(client, "plugin", owner="DaemonSet")
@@ -150,7 +150,7 @@ def test_pods_are_told_apart_by_what_ends_them(api: Api, client: Client) -> None
 )
 def test_a_pod_that_only_a_finalizer_keeps_is_not_waited_for(
     status: dict[str, Any], deleted: bool, works: bool
-) -> None:
+):
     item = {
         "metadata": {
             "name": "p",
@@ -163,7 +163,7 @@ def test_a_pod_that_only_a_finalizer_keeps_is_not_waited_for(
     assert bool(drain.find_work([item])) == works
 
 
-def test_init_containers_ask_one_after_the_other_resource_by_resource() -> None:
+def test_init_containers_ask_one_after_the_other_resource_by_resource():
     def container(**limits: int) -> dict[str, Any]:
         names = {"gpu": "nvidia.com/gpu", "memory": "aliyun.com/gpu-mem", "cpu": "cpu"}
         return {"resources": {"limits": {names[key]: str(amount) for key, amount in limits.items()}}}
@@ -176,7 +176,7 @@ def test_init_containers_ask_one_after_the_other_resource_by_resource() -> None:
     assert work.asks == {"aliyun.com/gpu-mem": 5, "nvidia.com/gpu": 1}
 
 
-def test_waiting_names_the_pod_and_ends_with_it(api: Api, client: Client) -> None:
+def test_waiting_names_the_pod_and_ends_with_it(api: Api, client: Client):
     made = pod(client, "train", gpus=1)
     told: list[str] = []
     results: list[tuple[drain.Work, ...]] = []
@@ -194,13 +194,13 @@ def test_waiting_names_the_pod_and_ends_with_it(api: Api, client: Client) -> Non
     assert results == [()]
 
 
-def test_pods_that_do_not_end_in_time_are_returned(api: Api, client: Client) -> None:
+def test_pods_that_do_not_end_in_time_are_returned(api: Api, client: Client):
     pod(client, "train", gpus=1)
     left = drain.wait(api, "n1", lambda pod: bool(pod.asks), evict=False, seconds=0.2, notify=lambda _: None)
     assert [entry.name for entry in left] == ["default/train"]
 
 
-def test_eviction_ends_a_pod_in_its_grace(api: Api, client: Client) -> None:
+def test_eviction_ends_a_pod_in_its_grace(api: Api, client: Client):
     """The API server marks the pod; it is waited for until its kubelet has ended it. A DaemonSet's stays."""
     pod(client, "web")
     pod(client, "plugin", owner="DaemonSet")
@@ -218,7 +218,7 @@ def test_eviction_ends_a_pod_in_its_grace(api: Api, client: Client) -> None:
     assert [entry.name for entry in drain.work_on(api, "n1")] == ["default/plugin"]
 
 
-def test_a_disruption_budget_that_never_allows_it_is_named(api: Api, client: Client, monkeypatch) -> None:
+def test_a_disruption_budget_that_never_allows_it_is_named(api: Api, client: Client, monkeypatch):
     made = pod(client, "web")
     asked: list[str] = []
     budget = "The disruption budget web needs 1 healthy pods and has 1 currently"
@@ -236,7 +236,7 @@ def test_a_disruption_budget_that_never_allows_it_is_named(api: Api, client: Cli
     assert told[-1].endswith(f", at most 3 s; default/web may not be evicted: {budget}")
 
 
-def test_a_budget_holds_a_pod_whose_other_containers_run(api: Api, client: Client, monkeypatch) -> None:
+def test_a_budget_holds_a_pod_whose_other_containers_run(api: Api, client: Client, monkeypatch):
     """The one with a GPU crashes; what the budget is for may be the one that runs."""
     made = pod(client, "web", gpus=1)
     spec = {**made["spec"], "containers": [*made["spec"]["containers"], {"name": "d", "image": "i"}]}
@@ -260,7 +260,7 @@ def test_a_budget_holds_a_pod_whose_other_containers_run(api: Api, client: Clien
 # --- one operator ---
 
 
-def test_one_operator_holds_the_cluster(api: Api, monkeypatch) -> None:
+def test_one_operator_holds_the_cluster(api: Api, monkeypatch):
     """A second run is refused by the first one's name, and goes on when that has ended."""
     monkeypatch.setattr(lease, "RENEW", 0.1)
     monkeypatch.setattr(lease, "RETRY", 0.3)
@@ -276,7 +276,7 @@ def test_one_operator_holds_the_cluster(api: Api, monkeypatch) -> None:
 
 
 @pytest.mark.parametrize("year", [2001, 2099])
-def test_a_dead_operators_lease_is_taken_over(api: Api, monkeypatch, year: int) -> None:
+def test_a_dead_operators_lease_is_taken_over(api: Api, monkeypatch, year: int):
     """Whatever its clock said: what counts is whether the Lease changes."""
     monkeypatch.setattr(lease, "SECONDS", 1)
     monkeypatch.setattr(lease, "RETRY", 0.1)
@@ -294,7 +294,7 @@ def test_a_dead_operators_lease_is_taken_over(api: Api, monkeypatch, year: int) 
 
 
 @pytest.mark.parametrize("year", [2001, 2099])
-def test_a_live_operator_whose_clock_is_wrong_keeps_its_lease(api: Api, monkeypatch, year: int) -> None:
+def test_a_live_operator_whose_clock_is_wrong_keeps_its_lease(api: Api, monkeypatch, year: int):
     monkeypatch.setattr(lease, "RENEW", 0.1)
     monkeypatch.setattr(lease, "RETRY", 0.3)
     clock_says(monkeypatch, year)
@@ -318,7 +318,7 @@ def clock_says(monkeypatch, year: int) -> None:
 @pytest.mark.parametrize("taken", [False, True])
 def test_nothing_begins_while_the_lease_may_be_another_s(
     api: Api, cluster: Cluster, monkeypatch, taken: bool
-) -> None:
+):
     """The API server is away for one operator alone, and for longer than the Lease lasts."""
     for name, value in (("SECONDS", 0.5), ("RENEW", 0.05), ("RETRY", 0.05)):
         monkeypatch.setattr(lease, name, value)
@@ -351,14 +351,14 @@ def test_nothing_begins_while_the_lease_may_be_another_s(
     api.replace(lease._lease("", live))
 
 
-def test_a_lease_that_cannot_be_renewed_is_given_up(monkeypatch) -> None:
+def test_a_lease_that_cannot_be_renewed_is_given_up(monkeypatch):
     monkeypatch.setattr(lease, "RETRY", 0.01)
     held = lease.Held("ada")
     held.renewed = lease.clock() - 60
     assert held.lost_reason(0.05, lambda _: None, lambda: False) == "its lease could not be renewed for 0 min"
 
 
-def test_a_kubernetes_without_leases_is_passed_over(api: Api, monkeypatch) -> None:
+def test_a_kubernetes_without_leases_is_passed_over(api: Api, monkeypatch):
     """Before 1.12. The user is told to see to it."""
     monkeypatch.setattr(
         kubectl, "KINDS", {name: kind for name, kind in kubectl.KINDS.items() if name != "Lease"}
@@ -383,7 +383,7 @@ def replaced(api: Api, holder: str) -> bool:
     return True
 
 
-def test_an_answer_that_was_lost_on_its_way_loses_no_lease(api: Api, monkeypatch) -> None:
+def test_an_answer_that_was_lost_on_its_way_loses_no_lease(api: Api, monkeypatch):
     """The API server has a version of ours that this run does not know."""
     monkeypatch.setattr(lease, "RENEW", 0.05)
     with lease.hold(api, "ada", lambda _: None) as held:
@@ -393,7 +393,7 @@ def test_an_answer_that_was_lost_on_its_way_loses_no_lease(api: Api, monkeypatch
         assert held.lost == ""
 
 
-def test_a_run_that_ends_leaves_another_s_lease(api: Api) -> None:
+def test_a_run_that_ends_leaves_another_s_lease(api: Api):
     """Taken since it was last renewed."""
     with lease.hold(api, "ada", lambda _: None):
         assert replaced(api, "bob")
@@ -401,7 +401,7 @@ def test_a_run_that_ends_leaves_another_s_lease(api: Api) -> None:
     assert replaced(api, "")
 
 
-def test_only_a_proven_node_is_given_back(api: Api) -> None:
+def test_only_a_proven_node_is_given_back(api: Api):
     """One that failed its proof takes no pods."""
     assert cordon.cordon(api, "n1", "mine")
     host = Host("n1", Ssh("n1"))
@@ -412,7 +412,7 @@ def test_only_a_proven_node_is_given_back(api: Api) -> None:
     assert cordon.owners(api) == {}
 
 
-def test_a_lease_that_was_taken_is_known_to_be_lost(api: Api, monkeypatch) -> None:
+def test_a_lease_that_was_taken_is_known_to_be_lost(api: Api, monkeypatch):
     monkeypatch.setattr(lease, "RENEW", 0.05)
     with lease.hold(api, "ada", lambda _: None) as held:
         until(lambda: replaced(api, "bob"))

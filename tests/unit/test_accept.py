@@ -71,7 +71,7 @@ def failed(code: str) -> Callable[[Gpu], Gpu]:
     return lambda gpu: replace(gpu, error=Failure(code, "…"))
 
 
-def test_a_thousand_healthy_hosts_raise_no_alarm() -> None:
+def test_a_thousand_healthy_hosts_raise_no_alarm():
     """Fleets of 50 hosts of a model, and hosts alone."""
     hosts = 0
     for run in range(20):
@@ -135,7 +135,7 @@ REAL = Path(__file__).parents[1] / "cases/acceptance"  # as real GPUs were measu
 
 @pytest.mark.parametrize("share", [1.0, 0.92])
 @pytest.mark.parametrize("path", sorted(REAL.iterdir()), ids=lambda path: path.stem)
-def test_real_gpus_are_healthy_with_room_to_spare(path: Path, share: float) -> None:
+def test_real_gpus_are_healthy_with_room_to_spare(path: Path, share: float):
     """In virtual machines without NVLinks; the H200 is held by its power limit, as it is to be."""
     document = loads(path.read_text())
     for figure in ("memory_gbps", "compute_tflops", "to_device_gbps", "from_device_gbps"):
@@ -145,7 +145,7 @@ def test_real_gpus_are_healthy_with_room_to_spare(path: Path, share: float) -> N
 
 
 @pytest.mark.parametrize("name", FAULTS)
-def test_an_injected_fault_is_named_on_its_gpu_and_on_no_other(name: str) -> None:
+def test_an_injected_fault_is_named_on_its_gpu_and_on_no_other(name: str):
     model, change, code = FAULTS[name]
     document = changed(host(1, model, 8), change, 3)
     judged = judge(document, compare_fleet([document]))
@@ -155,11 +155,11 @@ def test_an_injected_fault_is_named_on_its_gpu_and_on_no_other(name: str) -> Non
     assert summarize(judged) == "failed"
 
 
-def test_there_are_forty_faults() -> None:
+def test_there_are_forty_faults():
     assert len(FAULTS) == 40
 
 
-def test_a_gpu_in_use_is_skipped_and_fails_nothing() -> None:
+def test_a_gpu_in_use_is_skipped_and_fails_nothing():
     document = changed(host(1), failed("in-use"))
     judged = judge(document, {})
     assert [each.result for each in judged] == ["skipped"] + ["accepted"] * 3
@@ -167,7 +167,7 @@ def test_a_gpu_in_use_is_skipped_and_fails_nothing() -> None:
     assert summarize(judged[:1]) == "skipped"
 
 
-def test_a_model_without_a_row_is_judged_by_its_fleet_alone_and_that_is_said() -> None:
+def test_a_model_without_a_row_is_judged_by_its_fleet_alone_and_that_is_said():
     document = host(1, count=6)
     unknown = replace(document, gpus=tuple(replace(gpu, name="NVIDIA X1") for gpu in document.gpus))
     alone = judge(changed(unknown, scaled("memory_gbps", 0.1)), {})
@@ -179,7 +179,7 @@ def test_a_model_without_a_row_is_judged_by_its_fleet_alone_and_that_is_said() -
     assert judged[1].basis == "the fleet's median alone"
 
 
-def test_a_share_of_a_gpu_is_judged_by_rules_only() -> None:
+def test_a_share_of_a_gpu_is_judged_by_rules_only():
     def share(gpu: Gpu) -> Gpu:
         for figure in ("memory_gbps", "to_device_gbps", "from_device_gbps"):
             gpu = scaled(figure, 0.2)(gpu)
@@ -192,7 +192,7 @@ def test_a_share_of_a_gpu_is_judged_by_rules_only() -> None:
 
 
 @pytest.mark.parametrize("active", [0, 4])
-def test_nvlinks_that_are_inactive_by_design_are_a_remark(active: int) -> None:
+def test_nvlinks_that_are_inactive_by_design_are_a_remark(active: int):
     """A V100 of a mesh, and cards without a bridge."""
     document = host(1, "v100")
     every = figures(nvlink_active=active, nvlink_inactive=6 - active)
@@ -226,12 +226,12 @@ def test_nvlinks_that_are_inactive_by_design_are_a_remark(active: int) -> None:
         ("NVIDIA GeForce GTX 970", None),
     ],
 )
-def test_the_first_row_that_fits_a_name_counts(name: str, memory: float | None) -> None:
+def test_the_first_row_that_fits_a_name_counts(name: str, memory: float | None):
     row = find_model(name)
     assert (row and row.memory_gbps) == memory
 
 
-def test_every_row_has_a_source_and_shares_below_one() -> None:
+def test_every_row_has_a_source_and_shares_below_one():
     for row in models():
         assert row.source
         assert 0.3 <= row.compute_share < 1 and 0.5 <= row.memory_share < 1  # noqa: PT018
@@ -245,7 +245,7 @@ def stamp(**changes: object) -> Stamp:
     return replace(made, **changes)
 
 
-def test_a_stamp_is_read_as_it_was_written() -> None:
+def test_a_stamp_is_read_as_it_was_written():
     assert read_stamp(stamp().text()) == stamp()
     later = json.dumps({**json.loads(stamp().text()), "version": 2})
     numbers = stamp().text().replace('"at": "', '"at": 1, "was": "')
@@ -264,7 +264,7 @@ def test_a_stamp_is_read_as_it_was_written() -> None:
         ({"failed": ("GPU-bad",), "verdict": "failed"}, "GPU-bad failed it"),
     ],
 )
-def test_a_stamp_holds_for_its_driver_kernel_gpus_and_time(changes: dict[str, object], why: str) -> None:
+def test_a_stamp_holds_for_its_driver_kernel_gpus_and_time(changes: dict[str, object], why: str):
     uuids = stamp().uuids
     void = stamp(**changes).why_void(
         now=1_800_000_000.0 + DAY, driver="580.159.04", kernel="6.1.0-40-amd64", uuids=uuids
@@ -273,7 +273,7 @@ def test_a_stamp_holds_for_its_driver_kernel_gpus_and_time(changes: dict[str, ob
     assert bool(void) == bool(why)
 
 
-def test_a_run_that_skipped_gpus_keeps_what_an_earlier_one_accepted() -> None:
+def test_a_run_that_skipped_gpus_keeps_what_an_earlier_one_accepted():
     whole = stamp()
     part = replace(whole, verdict="partly", uuids=whole.uuids[:1], at=whole.at + DAY, until=whole.until + DAY)
     assert set(part.with_earlier(whole).uuids) == set(whole.uuids)
@@ -282,7 +282,7 @@ def test_a_run_that_skipped_gpus_keeps_what_an_earlier_one_accepted() -> None:
     assert part.with_earlier(replace(whole, failed=whole.uuids[1:], verdict="failed")) == part
 
 
-def test_a_quick_run_does_not_count_as_a_standard_one() -> None:
+def test_a_quick_run_does_not_count_as_a_standard_one():
     """Nor does a standard run that skipped GPUs take over what a quick one accepted."""
     standard = stamp()
     quick = replace(standard, level="quick", at=standard.at + DAY, until=standard.until + DAY)
@@ -295,7 +295,7 @@ def test_a_quick_run_does_not_count_as_a_standard_one() -> None:
     assert part.with_earlier(quick) == part
 
 
-def test_a_quick_run_is_not_enough_where_an_acceptance_is_required(tmp_path, monkeypatch) -> None:
+def test_a_quick_run_is_not_enough_where_an_acceptance_is_required(tmp_path, monkeypatch):
     """And leaves the record of a standard one alone."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     uuids, chain = [gpu.uuid for gpu in host(1).gpus], [Verdict.ok("kubelet", "it runs")]
@@ -315,9 +315,7 @@ def test_a_quick_run_is_not_enough_where_an_acceptance_is_required(tmp_path, mon
 
 
 @pytest.mark.parametrize(("number", "counts"), [(1, True), (2, False)])
-def test_an_acceptance_on_the_host_counts_for_its_node(
-    number: int, counts: bool, tmp_path, monkeypatch
-) -> None:
+def test_an_acceptance_on_the_host_counts_for_its_node(number: int, counts: bool, tmp_path, monkeypatch):
     """But not for another cluster's host of the same name, which has other GPUs."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     session = Visits(gpu={"output": dumps(host(1)), "error": ""})
@@ -330,7 +328,7 @@ def test_an_acceptance_on_the_host_counts_for_its_node(
     assert ("accepted just now" in link.text, link.cause) == (counts, "")
 
 
-def test_an_acceptance_of_a_clock_that_was_ahead_hides_no_later_one(tmp_path) -> None:
+def test_an_acceptance_of_a_clock_that_was_ahead_hides_no_later_one(tmp_path):
     """It counts by its date alone where there is no other."""
     made, now = stamp(), stamp().at + DAY
     ahead = replace(made, at=now + 9 * DAY, until=now + 39 * DAY)
@@ -346,7 +344,7 @@ def test_an_acceptance_of_a_clock_that_was_ahead_hides_no_later_one(tmp_path) ->
     assert accepted.newest(tmp_path, "gpu-01", None, made.uuids, now) == ahead
 
 
-def test_a_failure_of_nvidias_own_programs_fails_the_host() -> None:
+def test_a_failure_of_nvidias_own_programs_fails_the_host():
     document = replace(
         host(1), tools={"dcgmi": Tool(False, 1.0, {}, ("PCIe replays",))}, not_measured_tools={}
     )
@@ -388,7 +386,7 @@ class Rows:
     def problem(self, problem: Problem, host: str) -> None: ...
 
 
-def test_hosts_without_kubernetes_are_accepted_and_their_record_is_read_again(tmp_path, monkeypatch) -> None:
+def test_hosts_without_kubernetes_are_accepted_and_their_record_is_read_again(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     answers = {"output": f"noise\n{dumps(host(1))}", "error": ""}
     dcgmi = Tool(True, 31.0, {"pass": 12.0})
@@ -428,14 +426,14 @@ def test_hosts_without_kubernetes_are_accepted_and_their_record_is_read_again(tm
 
 
 @pytest.mark.parametrize("measured", [False, True])
-def test_figures_are_said_to_be_recorded_only_where_they_are(measured: bool, tmp_path, monkeypatch) -> None:
+def test_figures_are_said_to_be_recorded_only_where_they_are(measured: bool, tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     session = Visits(a={"output": dumps(host(1)), "error": ""} if measured else Unreachable("a", "no answer"))
     acceptance.accept_on_hosts(cast("Session", session), "standard")
     assert any("are recorded in" in note for note in session.reporter.notes) == measured
 
 
-def test_seven_of_eight_gpus_are_no_accepted_host(tmp_path, monkeypatch) -> None:
+def test_seven_of_eight_gpus_are_no_accepted_host(tmp_path, monkeypatch):
     """Where the inventory says eight; those that pass are accepted, but the record does not count."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     session = Visits(seven={"output": dumps(host(1, count=7)), "error": ""})
@@ -449,7 +447,7 @@ def test_seven_of_eight_gpus_are_no_accepted_host(tmp_path, monkeypatch) -> None
     assert stamp.why_void(now=stamp.at, driver="", kernel="", uuids=stamp.uuids) == "the host failed it"
 
 
-def test_a_host_alone_is_compared_with_the_records_of_others(tmp_path, monkeypatch) -> None:
+def test_a_host_alone_is_compared_with_the_records_of_others(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     first = Visits(first={"output": dumps(host(1, "h200", 8)), "error": ""})
     acceptance.accept_on_hosts(cast("Session", first), "standard")
@@ -460,7 +458,7 @@ def test_a_host_alone_is_compared_with_the_records_of_others(tmp_path, monkeypat
     assert [problem.code for problem in ended["second"].problems] == ["slower-than-fleet"]
 
 
-def test_of_a_gpu_with_mig_its_devices_are_to_be_accepted() -> None:
+def test_of_a_gpu_with_mig_its_devices_are_to_be_accepted():
     parts = (MigDevice(0, "MIG-1", "1g.10gb"), MigDevice(1, "MIG-2", "1g.10gb"))
     gpus = [
         GpuFacts(0, "GPU-1", "A100", "0000:3b:00.0", 81920, parts, mig_on=True),

@@ -25,7 +25,7 @@ REFUSED = [param for param in ALL if "refused" in param.values[0]]
 
 
 @pytest.mark.parametrize("case", PLANNED)
-def test_only_entries_of_the_same_place_change(case: dict[str, Any]) -> None:
+def test_only_entries_of_the_same_place_change(case: dict[str, Any]):
     """Commented out, disabled, or removed with a file that held nothing else."""
     changes = lists.plan(case, case["lists"])
     assert lists.lines(changes) == case.get("lines", {})
@@ -38,7 +38,7 @@ def test_only_entries_of_the_same_place_change(case: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_a_list_that_cannot_go_is_refused(case: dict[str, Any]) -> None:
+def test_a_list_that_cannot_go_is_refused(case: dict[str, Any]):
     """And no password is shown."""
     with pytest.raises(GpunodeError) as refused:
         lists.plan(case, case["lists"])
@@ -60,12 +60,12 @@ def test_a_list_that_cannot_go_is_refused(case: dict[str, Any]) -> None:
         ("https://a.example/x", "bookworm", ""),
     ],
 )
-def test_a_place_is_where_apt_keeps_its_index(uri: str, suite: str, place: str) -> None:
+def test_a_place_is_where_apt_keeps_its_index(uri: str, suite: str, place: str):
     """Scheme and login do not count, and the last folder may be the suite."""
     assert apt.place(uri, "amd64", suite) == place
 
 
-def test_a_place_in_another_spelling() -> None:
+def test_a_place_in_another_spelling():
     """apt takes these for several."""
     for place in ("A.example:443/x/./amd64/", "a.example//x/amd64//", "a.example/x/amd64/"):
         assert apt.plain(place) == "a.example/x/amd64/"
@@ -96,7 +96,7 @@ def ask_apt(root: Path, texts: Mapping[str, str]) -> tuple[set[str], list[str]]:
 @pytest.mark.parametrize("case", PLANNED)
 def test_apt_reads_the_lists_and_loses_nothing_but_another_way_to_the_same_place(
     tmp_path, case: dict[str, Any]
-) -> None:
+):
     """No error, no source twice; what is gone was at one of gpunode's own places, or at a dead one."""
     before, complaints = ask_apt(tmp_path / "before", case["lists"])
     assert complaints == []
@@ -125,7 +125,7 @@ def test_apt_reads_the_lists_and_loses_nothing_but_another_way_to_the_same_place
         ('# sha1 = "always"', False),
     ],
 )
-def test_a_crypto_policy_allows_sha1_by_its_value(policy: str, allowed: bool) -> None:
+def test_a_crypto_policy_allows_sha1_by_its_value(policy: str, allowed: bool):
     text = f"[hash_algorithms]\n{policy}\n"
     list_ = "deb https://developer.download.nvidia.com/compute/cuda/repos/debian12/x86_64/ /\n"
     paths = {sources.POLICY: text, "/etc/apt/sources.list.d/cuda.list": list_}

@@ -74,7 +74,7 @@ def options(words: list[str]) -> tuple[set[str], set[str]]:
     return set(words), {option for param in command.params for option in (*param.opts, *param.secondary_opts)}
 
 
-def test_the_totals_are_those_of_the_rows() -> None:
+def test_the_totals_are_those_of_the_rows():
     """For each article and for all."""
     lines = TEXT.split("\n## ")[0].splitlines()
     told = [cells(line) for line in lines if line.startswith("| ")][1:]
@@ -85,7 +85,7 @@ def test_the_totals_are_those_of_the_rows() -> None:
         assert [int(number) for number in numbers] == [*(proofs[option] for option in CLASSES), len(rows)]
 
 
-def test_what_shows_a_procedure_exists() -> None:
+def test_what_shows_a_procedure_exists():
     """Tests by their names, cases by theirs; a row that is proven has one."""
     for row in ROWS:
         named = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", row.shown)
@@ -99,7 +99,7 @@ def test_what_shows_a_procedure_exists() -> None:
             assert named[0][0].startswith(SIMULATED), row
 
 
-def test_commands_and_keys_of_a_procedure_exist() -> None:
+def test_commands_and_keys_of_a_procedure_exist():
     """Commands with their options, keys with values of the inventory."""
     for row in ROWS:
         spans = re.findall(r"`([^`]+)`", row.gpunode)

@@ -83,7 +83,7 @@ ALL = {host.name for host in HOSTS}
 )
 def test_hosts_are_worked_on_in_batches(
     disturbing: set[str], size: str | None, canary: int, expected: list[str]
-) -> None:
+):
     """Every host once; those that disturb work one at a time a group, unless a size says otherwise."""
     chosen = Size.parse(size) if size else None
     assert names(split_batches(HOSTS, disturbing, size=chosen, canary=canary)) == expected
@@ -97,7 +97,7 @@ def test_hosts_are_worked_on_in_batches(
         ({"b1"}, "2", ["b1", "a1 a2", "b2 a3"]),
     ],
 )
-def test_a_canary_is_a_host_with_changes(begun: set[str], size: str | None, expected: list[str]) -> None:
+def test_a_canary_is_a_host_with_changes(begun: set[str], size: str | None, expected: list[str]):
     """Or one that an earlier run has begun. Else the first batch that changes hosts would be a whole one."""
     chosen = Size.parse(size) if size else None
     changing = {"a2", "a3", "b2"}
@@ -111,7 +111,7 @@ def test_a_canary_is_a_host_with_changes(begun: set[str], size: str | None, expe
     )  # b1's node is tainted until it is proven, and nothing is to be changed there
 
 
-def test_a_host_of_several_groups_is_disturbed_in_the_turn_of_its_first() -> None:
+def test_a_host_of_several_groups_is_disturbed_in_the_turn_of_its_first():
     hosts = [Host(name, Ssh("x"), groups=("a", name)) for name in ("b", "c")]
     assert names(split_batches(hosts, {"b", "c"})) == ["b", "c"]
 
@@ -126,7 +126,7 @@ def test_a_host_of_several_groups_is_disturbed_in_the_turn_of_its_first() -> Non
 )
 def test_hosts_of_the_control_plane_go_alone_after_all_others(
     size: str | None, canary: int, expected: list[str]
-) -> None:
+):
     """Over all groups, whatever the size of batches."""
     chosen = Size.parse(size) if size else None
     batches = split_batches(HOSTS, {"a1", "b1"}, alone={"a1", "b2"}, size=chosen, canary=canary)
@@ -144,7 +144,7 @@ def test_hosts_of_the_control_plane_go_alone_after_all_others(
 )
 def test_hosts_that_an_earlier_run_has_begun_go_first(
     disturbing: set[str], size: str | None, canary: int, expected: list[str]
-) -> None:
+):
     """They are disturbed already: beside another batch there would be more than its size. So with those that go alone."""
     chosen = Size.parse(size) if size else None
     begun = {"a2", "b2", "a3"}
@@ -168,7 +168,7 @@ NODE = Node(
 BUSY = NodeResult("n", (), ("GPU-1",), ("ml/train (1 nvidia.com/gpu)",), "none is free", busy=True)
 
 
-def test_only_a_pod_proves_a_host() -> None:
+def test_only_a_pod_proves_a_host():
     """Without one its run has finished it, and there is nothing to resume."""
     bare = Member(HOSTS[0], Outcome("a1", "changed"), NODE)
     assert [batch.end_state(end)[0] for end in (bare, replace(bare, result=NodeResult("n", (), (), ())))] == [
@@ -204,7 +204,7 @@ def test_a_host_whose_gpus_are_in_use_ends_neither_badly_nor_proven_if_it_distur
     others: tuple[Verdict, ...],
     state: str,
     code: int,
-) -> None:
+):
     """It stops no batch and leaves nothing to resume. A host that was cordoned for its changes owes its proof."""
     each = Member(HOSTS[0], Outcome("a1", status), replace(NODE, taints=taints), result=result)
     each = replace(each, verdicts=(*others, judge_pod(result)))
@@ -228,7 +228,7 @@ def waiting(
     return Member(host, Outcome(host.name, "planned", plan=plan, disturbs=disturbs))
 
 
-def test_the_batches_are_shown_before_the_question(capsys) -> None:
+def test_the_batches_are_shown_before_the_question(capsys):
     """Each with the hosts that change and what that interrupts; of many the first ones, and how large the others are."""
     a1, a2, a3, b1, b2 = HOSTS
     restart, file = Service("docker.service", "why", restart=True), WriteFile("/etc/x", "", "why")
@@ -273,7 +273,7 @@ def test_the_batches_are_shown_before_the_question(capsys) -> None:
 
 
 @pytest.mark.parametrize("order", [(), (HOSTS[:2],), (HOSTS[:1], HOSTS[1:2])])
-def test_where_all_changes_are_made_at_once_no_batches_are_shown(order: tuple[list[Host], ...]) -> None:
+def test_where_all_changes_are_made_at_once_no_batches_are_shown(order: tuple[list[Host], ...]):
     members = [waiting(HOSTS[0], Reboot("why"))]
     assert rounds.batch_rows(order, members) == []
     assert rounds.costs(members, 0) == "1 host: 1 reboot, 0 pods disturbed"
@@ -285,7 +285,7 @@ def test_where_all_changes_are_made_at_once_no_batches_are_shown(order: tuple[li
     )
 
 
-def test_the_question_counts_what_the_plans_cost() -> None:
+def test_the_question_counts_what_the_plans_cost():
     """Pods and processes only where they are disturbed; hosts whose pods are not known are named as such."""
     a1, a2, a3, b1, _ = HOSTS
     docker, kubelet = (Service(f"{unit}.service", "why", restart=True) for unit in ("docker", "kubelet"))
@@ -307,7 +307,7 @@ def test_the_question_counts_what_the_plans_cost() -> None:
     assert rounds.costs([members[3]], 0) == "1 host: 0 pods disturbed"
 
 
-def test_many_batches_name_the_way_to_fewer() -> None:
+def test_many_batches_name_the_way_to_fewer():
     """Not where the user has chosen a size."""
     rows = [(number, ["a"], ["a"], ["a"], []) for number in range(1, 7)]
     words = "6 batches, one after the other: `gpunode provision --batch 25%` is faster, and disturbs more hosts at once."
@@ -315,12 +315,12 @@ def test_many_batches_name_the_way_to_fewer() -> None:
     assert rounds.faster_way(rows[:5], None) == rounds.faster_way(rows, Size(1)) == ""
 
 
-def test_no_hosts_are_no_batches() -> None:
+def test_no_hosts_are_no_batches():
     assert split_batches([], set(), canary=2) == ()
 
 
 @pytest.mark.parametrize("text", ["0", "-1", "0%", "101%", "x", "", "%", "1.5", "²", "٣"])
-def test_a_size_that_is_none_is_refused(text: str) -> None:
+def test_a_size_that_is_none_is_refused(text: str):
     with pytest.raises(UsageError, match="not a number of hosts or a percentage"):
         Size.parse(text)
 
@@ -347,13 +347,13 @@ def test_a_size_that_is_none_is_refused(text: str) -> None:
         ([InstallDriver("580.178.04", "feed", "open", "why")], False, False),
     ],
 )
-def test_what_a_change_disturbs(changes: list[object], disturbs: bool, ends_gpu_work: bool) -> None:
+def test_what_a_change_disturbs(changes: list[object], disturbs: bool, ends_gpu_work: bool):
     """Packages disturb where they replace those of the driver that is there."""
     disturbance = impact.disturbance_of(changes, driver=["nvidia-open"])  # type: ignore[arg-type]
     assert (bool(disturbance), disturbance.ends_gpu_work) == (disturbs, ends_gpu_work)
 
 
-def test_what_was_not_shown_is_named() -> None:
+def test_what_was_not_shown_is_named():
     """Packages and units by name; other files are no other kind of act."""
     shown = impact.acts([WriteFile("/a", "", "why"), Packages("why", install=(PackageSpec("x"),))])
     later = [
@@ -365,13 +365,13 @@ def test_what_was_not_shown_is_named() -> None:
     assert impact.describe_unaccepted([WriteFile("/b", "", "why")], shown) == ""
 
 
-def test_an_accepted_reboot_covers_restarts_and_modules_that_come_after_it() -> None:
+def test_an_accepted_reboot_covers_restarts_and_modules_that_come_after_it():
     later = [Service("kubelet.service", "why", restart=True), KernelModule("nvidia", "why")]
     assert impact.describe_unaccepted(later, {("reboot", "")}) == ""
     assert impact.describe_unaccepted(later, {("write", "files")}) == "load modules, restart kubelet.service"
 
 
-def test_what_comes_with_the_drivers_packages_is_shown_before_they_are_installed() -> None:
+def test_what_comes_with_the_drivers_packages_is_shown_before_they_are_installed():
     """The persistence daemon's unit is not there yet; its drop-in would be a file that nobody has accepted."""
     host, seen = cases.host("modern"), cases.facts("modern")
     for _ in range(3):
@@ -385,7 +385,7 @@ def test_what_comes_with_the_drivers_packages_is_shown_before_they_are_installed
     assert impact.describe_unaccepted(later, impact.acts(shown)) == ""
 
 
-def test_daemons_of_the_driver_are_no_work() -> None:
+def test_daemons_of_the_driver_are_no_work():
     """Nor are pods of DaemonSets; everything else that has a GPU open is named."""
     users = [
         GpuUser(1, "nvidia-persistenced"),
@@ -411,7 +411,7 @@ WORKER = GpuUser(7, "python3", container="c" * 64)
 )
 def test_a_host_whose_pods_are_not_known_counts_as_busy(
     changes: list[Change], work_: str, anybody: bool, processes: tuple[GpuUser, ...]
-) -> None:
+):
     """Without a cluster only its processes are known; nobody is where nothing is disturbed."""
     facts = cases.facts("modern", {"gpu_users": [{"pid": 7, "command": "python3", "container": "c" * 64}]})
     plan = Plan("h", (StepPlan("x", tuple(changes)),))
@@ -436,7 +436,7 @@ def test_a_host_whose_pods_are_not_known_counts_as_busy(
 )
 def test_a_host_without_kubelet_node_and_containers_has_no_pods(
     seen: dict[str, object], node: str | None, bare: bool, monkeypatch
-) -> None:
+):
     """Such hosts are one batch; in doubt a host's pods are not known, and it goes alone. Of a node the API server knows."""
     monkeypatch.setattr(drain, "work_on", lambda *_, **__: (Work("ml/x", "x", asks={}, service=False),))
     facts = cases.facts("modern", seen)
@@ -472,7 +472,7 @@ XORG = {"pid": 10, "command": "Xorg"}
 )
 def test_a_reboot_only_for_users_that_make_way_is_shown_as_a_reload(
     users: list[dict[str, object]], mode: Literal["wait", "drain", "kill"], reload: bool
-) -> None:
+):
     """Jobs are waited for, gpunode's own plugin leaves; DaemonSets of others stay, and so does who is to be killed."""
     host = replace(cases.host("modern"), work=mode)
     old = "550.163.01"
@@ -497,5 +497,5 @@ def test_a_reboot_only_for_users_that_make_way_is_shown_as_a_reload(
 )
 def test_an_undo_that_is_paused_before_the_clusters_objects_has_a_pauses_exit_code(
     restored: bool, paused: bool, code: int
-) -> None:
+):
     assert exit_codes.of_undo([], restored=restored, paused=paused, kept=False) == code

@@ -35,11 +35,11 @@ def measured(**rows: list[float]) -> Results:
         ([0.0], [0.0], ""),
     ],
 )
-def test_a_median_that_is_a_tenth_worse_is_named(old: list[float], new: list[float], named: str) -> None:
+def test_a_median_that_is_a_tenth_worse_is_named(old: list[float], new: list[float], named: str):
     assert "".join(compare(measured(gpunode_start=old), measured(gpunode_start=new))) == named
 
 
-def test_a_slow_network_delays_each_byte_by_half_a_round_trip_and_no_byte_waits_for_others() -> None:
+def test_a_slow_network_delays_each_byte_by_half_a_round_trip_and_no_byte_waits_for_others():
     """A TCP handshake, a question and its answer; then a megabyte there and back in little more than one round trip."""
     with socket.create_server(("127.0.0.1", 0)) as server, socket.create_server(("127.0.0.1", 0)) as free:
         port, door = server.getsockname()[1], free.getsockname()[1]
@@ -71,7 +71,7 @@ def test_a_slow_network_delays_each_byte_by_half_a_round_trip_and_no_byte_waits_
     assert 0.2 <= whole < 3.0  # 16 pieces of 64 KiB, one after the other, would take 3.2
 
 
-def test_the_figures_of_the_documents_are_those_that_were_measured() -> None:
+def test_the_figures_of_the_documents_are_those_that_were_measured():
     """Each kept run that docs/performance.md names: its commit, its load, and its tables."""
     text = (results.FOLDER.parents[1] / "docs/performance.md").read_text()
     named = re.findall(r"bench/results/(peers[\w-]*\.json)", text)

@@ -64,7 +64,7 @@ REFUSED = [p for p in ALL if "refused" in p.values[0].wish]
 
 
 @pytest.mark.parametrize("case", PLANNED)
-def test_the_plan_is_what_the_case_says(case: Case) -> None:
+def test_the_plan_is_what_the_case_says(case: Case):
     """Headlines in order, words of `why` and notes, and the text of files."""
     wish, wished, plan = case.desired, case.wish, case.plan
     for name, value in wished.get("desired", {}).items():
@@ -97,7 +97,7 @@ def test_the_plan_is_what_the_case_says(case: Case) -> None:
 
 
 @pytest.mark.parametrize("case", PLANNED)
-def test_a_host_is_right_when_its_plan_was_applied(case: Case) -> None:
+def test_a_host_is_right_when_its_plan_was_applied(case: Case):
     """The second plan is empty; after a reboot or a change of modules at the latest the third."""
     host, seen, image = case.given
     seen = cases.applied(seen, case.plan.changes)
@@ -108,7 +108,7 @@ def test_a_host_is_right_when_its_plan_was_applied(case: Case) -> None:
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_a_refusal_names_the_cause_and_the_way_out(case: Case) -> None:
+def test_a_refusal_names_the_cause_and_the_way_out(case: Case):
     """Nothing is planned for such a host."""
     host, seen, image = case.given
     with pytest.raises(Refused) as refused:
@@ -119,7 +119,7 @@ def test_a_refusal_names_the_cause_and_the_way_out(case: Case) -> None:
     assert case.wish.get("hint", "") in refused.value.hint
 
 
-def test_a_restart_guards_every_file_that_was_written_for_it() -> None:
+def test_a_restart_guards_every_file_that_was_written_for_it():
     """What is not guarded is not put back when the unit does not come up with it, new files least of all."""
     for param in PLANNED:
         for step in param.values[0].plan.steps:
@@ -130,14 +130,14 @@ def test_a_restart_guards_every_file_that_was_written_for_it() -> None:
                 assert written <= set(restart.guards), param.id
 
 
-def test_every_change_says_why() -> None:
+def test_every_change_says_why():
     """The person who is asked to say yes is told, in a sentence."""
     for base in ("legacy", "modern"):
         for change in Case("host", {"base": base}).plan.changes:
             assert len(change.why) > 10, diff.headline(change)
 
 
-def test_the_agent_is_sent_no_words_for_people() -> None:
+def test_the_agent_is_sent_no_words_for_people():
     """Neither why a change is made nor what is wrong without it."""
     for base in ("legacy", "modern"):
         changes = Case("host", {"base": base}).plan.changes

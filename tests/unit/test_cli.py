@@ -44,7 +44,7 @@ cli.main()
 """
 
 
-def test_every_mistake_of_an_inventory_begins_with_its_place(tmp_path) -> None:
+def test_every_mistake_of_an_inventory_begins_with_its_place(tmp_path):
     """As a compiler's do, the first like the others: editors jump to it."""
     (tmp_path / "inventory.yaml").write_text("groups: {a: {hosts: [x y, z z]}}\n")
     words = [sys.executable, "-m", "gpunode", "plan"]
@@ -66,7 +66,7 @@ def test_every_mistake_of_an_inventory_begins_with_its_place(tmp_path) -> None:
         ("lint --target 1.2", "from 1.8 on"),
     ],
 )
-def test_a_mistake_is_answered_with_what_to_write(words: str, hint: str) -> None:
+def test_a_mistake_is_answered_with_what_to_write(words: str, hint: str):
     error = CliRunner().invoke(app, words.split()).exception
     assert isinstance(error, UsageError)
     assert hint in error.hint
@@ -74,7 +74,7 @@ def test_a_mistake_is_answered_with_what_to_write(words: str, hint: str) -> None
 
 def test_a_kubeconfig_that_is_named_and_not_there_is_told_before_mistakes_of_the_inventory(
     tmp_path, monkeypatch
-) -> None:
+):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "inventory.yaml").write_text("groups: 1\n")
     error = CliRunner().invoke(app, ["status", "--kubeconfig", "nosuch"]).exception
@@ -93,7 +93,7 @@ def test_a_kubeconfig_that_is_named_and_not_there_is_told_before_mistakes_of_the
         ("status --watch inf", "--watch inf: expected a number from 0.5 to 86400", "--watch 1"),
     ],
 )
-def test_a_number_that_is_none_is_answered_by_what_is_expected(words: str, told: str, example: str) -> None:
+def test_a_number_that_is_none_is_answered_by_what_is_expected(words: str, told: str, example: str):
     error = CliRunner().invoke(app, words.split()).exception
     assert isinstance(error, UsageError)
     assert (error.message, error.hint) == (told, f"Write `{example}`.")
@@ -111,7 +111,7 @@ def test_a_number_that_is_none_is_answered_by_what_is_expected(words: str, told:
         ("init --dry-run", "No such option: --dry-run"),
     ],
 )
-def test_other_slips_name_the_commands_help(words: str, told: str) -> None:
+def test_other_slips_name_the_commands_help(words: str, told: str):
     """In one style, without words of a library."""
     error = CliRunner().invoke(app, words.split()).exception
     assert isinstance(error, UsageError)
@@ -138,7 +138,7 @@ def test_other_slips_name_the_commands_help(words: str, told: str) -> None:
         ("label", "or count a resource: `gpunode label --resource NAME=COUNT`"),
     ],
 )
-def test_a_value_that_is_none_is_answered_by_what_to_write(words: str, told: str) -> None:
+def test_a_value_that_is_none_is_answered_by_what_to_write(words: str, told: str):
     error = CliRunner().invoke(app, words.split()).exception
     assert isinstance(error, UsageError)
     assert told in str(error)
@@ -152,7 +152,7 @@ def test_a_value_that_is_none_is_answered_by_what_to_write(words: str, told: str
         ("forget", "forget needs HOST...: hosts or groups", "gpunode forget gpu-07"),
     ],
 )
-def test_an_argument_that_is_missing_is_named_with_an_example(words: str, needs: str, example: str) -> None:
+def test_an_argument_that_is_missing_is_named_with_an_example(words: str, needs: str, example: str):
     error = CliRunner().invoke(app, words.split()).exception
     assert isinstance(error, UsageError)
     assert error.message.startswith(needs)
@@ -163,7 +163,7 @@ def test_an_argument_that_is_missing_is_named_with_an_example(words: str, needs:
 @pytest.mark.parametrize(
     "words", ["LONG", "plan --LONG", "plan --forks LONG", "plan --limit LONG i.yaml", "resume LONG"]
 )
-def test_a_word_of_thousands_of_characters_is_not_repeated_whole(tmp_path, words: str) -> None:
+def test_a_word_of_thousands_of_characters_is_not_repeated_whole(tmp_path, words: str):
     (tmp_path / "i.yaml").write_text("groups: {g: {hosts: [a]}}\n")
     command = [sys.executable, "-m", "gpunode", *words.replace("LONG", "x" * 5000).split()]
     done = forks.run(command, cwd=tmp_path, capture_output=True, text=True)
@@ -171,7 +171,7 @@ def test_a_word_of_thousands_of_characters_is_not_repeated_whole(tmp_path, words
     assert len(done.stderr) < 2500
 
 
-def test_a_host_has_a_name_that_a_host_can_have(tmp_path) -> None:
+def test_a_host_has_a_name_that_a_host_can_have(tmp_path):
     (tmp_path / "i.yaml").write_text(f"groups: {{g: {{hosts: [{'x' * 254}]}}}}\n")
     done = CliRunner().invoke(app, ["plan", str(tmp_path / "i.yaml")])
     assert "has 254 characters; 253 is the maximum" in str(done.exception)
@@ -181,7 +181,7 @@ def test_a_host_has_a_name_that_a_host_can_have(tmp_path) -> None:
     ("name", "command", "changes"),
     [("SIGINT", "provision", True), ("SIGTERM", "undo", True), ("SIGHUP", "verify", False)],
 )
-def test_an_interrupt_ends_the_program_at_once(name: str, command: str, changes: bool) -> None:
+def test_an_interrupt_ends_the_program_at_once(name: str, command: str, changes: bool):
     """What is to be cleaned up is, whoever ends it; hosts at work go on by themselves, and nobody has to wait for them. A command that
     changes none does not say so."""
     words = [sys.executable, "-c", INTERRUPTED, name, command]
@@ -195,7 +195,7 @@ INSPECT = ("-c", "from gpunode.__main__ import kubectl_inspect; kubectl_inspect(
 
 
 @pytest.mark.parametrize("program", [("-m", "gpunode"), INSPECT], ids=["gpunode", "kubectl inspect gpunode"])
-def test_an_interrupt_while_the_program_loads_is_no_traceback(program: tuple[str, ...], tmp_path) -> None:
+def test_an_interrupt_while_the_program_loads_is_no_traceback(program: tuple[str, ...], tmp_path):
     """Its modules take some tenths of a second."""
     (tmp_path / "typer.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n")
     done = subprocess.run(
@@ -211,7 +211,7 @@ def test_an_interrupt_while_the_program_loads_is_no_traceback(program: tuple[str
     assert (done.returncode, done.stderr) == (-signal.SIGINT, "")
 
 
-def test_a_signal_that_is_ignored_stays_so() -> None:
+def test_a_signal_that_is_ignored_stays_so():
     """As under nohup: the terminal that goes away ends nothing."""
     program = (
         "import os, signal\nsignal.signal(signal.SIGHUP, signal.SIG_IGN)\nfrom gpunode import cli\n"
@@ -245,7 +245,7 @@ cli.main()
 """
 
 
-def test_a_bug_ends_with_where_to_report_it() -> None:
+def test_a_bug_ends_with_where_to_report_it():
     program = (
         "import sys\nfrom gpunode import cli\n@cli.app.command('bug')\ndef bug():\n    raise KeyError('gone')\n"
         "sys.argv = ['gpunode', 'bug']\ncli.main()\n"
@@ -257,7 +257,7 @@ def test_a_bug_ends_with_where_to_report_it() -> None:
     assert "`gpunode help troubleshooting#when-you-ask-for-help`" in where
 
 
-def test_an_interrupt_at_a_question_is_one() -> None:
+def test_an_interrupt_at_a_question_is_one():
     """Not a no, which is 4."""
     done = forks.run([sys.executable, "-c", QUESTION], capture_output=True, text=True)
 
@@ -269,7 +269,7 @@ def test_an_interrupt_at_a_question_is_one() -> None:
     ("words", "streams"),  # an error of gpunode's, and one of its options
     [("init", "<&-"), ("init", ">&-"), ("init", "<&- >&- 2>&-"), ("plan --nosuch", "<&- >&- 2>&-")],
 )
-def test_closed_streams_leave_the_exit_code_as_it_is(words: str, streams: str, tmp_path) -> None:
+def test_closed_streams_leave_the_exit_code_as_it_is(words: str, streams: str, tmp_path):
     """Python finds them closed as it starts."""
     program = f"{sys.executable} -c 'from gpunode.cli import main; main()' {words} {streams}"
     done = subprocess.run(program, check=False, shell=True, cwd=tmp_path, stderr=subprocess.PIPE, text=True)
@@ -279,7 +279,7 @@ def test_closed_streams_leave_the_exit_code_as_it_is(words: str, streams: str, t
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
 @pytest.mark.parametrize("words", ["init", "plan --nosuch"])
 @pytest.mark.parametrize("output", [subprocess.DEVNULL, None], ids=["messages", "all"])
-def test_full_streams_leave_the_exit_code_as_it_is(words: str, output: int | None, tmp_path) -> None:
+def test_full_streams_leave_the_exit_code_as_it_is(words: str, output: int | None, tmp_path):
     program = "from gpunode.cli import main; main()"
     with Path("/dev/full").open("w") as full:
         command = [sys.executable, "-c", program, *words.split()]
@@ -303,7 +303,7 @@ cli.main()
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
-def test_a_report_that_cannot_be_written_is_one_line() -> None:
+def test_a_report_that_cannot_be_written_is_one_line():
     """A full disk is no bug of gpunode's, and needs no traceback."""
     with Path("/dev/full").open("w") as full:
         words = [sys.executable, "-c", REPORT]
@@ -326,9 +326,7 @@ def test_a_report_that_cannot_be_written_is_one_line() -> None:
     ],
     ids=lambda each: " ".join(each)[:12],
 )
-def test_a_path_that_no_file_can_have_is_named(
-    words: list[str], environment: dict[str, str], tmp_path
-) -> None:
+def test_a_path_that_no_file_can_have_is_named(words: list[str], environment: dict[str, str], tmp_path):
     """Wherever a user names it."""
     (tmp_path / "inventory.yaml").write_text("groups: {g: {hosts: [a]}}\n")
     line = [sys.executable, "-m", "gpunode", *words]
@@ -339,7 +337,7 @@ def test_a_path_that_no_file_can_have_is_named(
     assert "Traceback" not in done.stderr
 
 
-def test_an_encoding_without_a_sign_loses_only_the_sign() -> None:
+def test_an_encoding_without_a_sign_loses_only_the_sign():
     environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
     words = [sys.executable, "-c", REPORT]
     done = subprocess.run(words, env=environment, capture_output=True, text=True, check=True)
@@ -353,7 +351,7 @@ def test_an_encoding_without_a_sign_loses_only_the_sign() -> None:
 
 
 @pytest.mark.parametrize("json", [False, True])
-def test_a_reader_that_goes_away_ends_the_program_quietly(json: bool) -> None:
+def test_a_reader_that_goes_away_ends_the_program_quietly(json: bool):
     """As `| head -1` does; with the exit code of any program that SIGPIPE ends, and without a word."""
     read, write = os.pipe()
     os.close(read)
@@ -375,7 +373,7 @@ def test_a_reader_that_goes_away_ends_the_program_quietly(json: bool) -> None:
         ("gpunode demo break daemon", ["daemon.json"]),
     ],
 )
-def test_the_shell_completes_hosts_and_groups(tmp_path, words: str, completions: list[str]) -> None:
+def test_the_shell_completes_hosts_and_groups(tmp_path, words: str, completions: list[str]):
     """Of the inventory on the line, else of the usual one; also after a comma. A file that is wrong completes nothing."""
     (tmp_path / "inventory.yaml").write_text("groups: {gold: {hosts: ['gpu-[1:2]']}}\n")
     (tmp_path / "other.yaml").write_text("groups: {all: {hosts: [x]}}\n")
@@ -393,7 +391,7 @@ def test_the_shell_completes_hosts_and_groups(tmp_path, words: str, completions:
 
 
 @pytest.mark.parametrize(("word", "kept"), [("cordon-gpu", ["cordon-gpu"]), ("plugin", ["plugin"])])
-def test_only_the_named_command_is_made(monkeypatch, word: str, kept: list[str]) -> None:
+def test_only_the_named_command_is_made(monkeypatch, word: str, kept: list[str]):
     """A mistake, or no word, has all of them: it names those that are near. `help` has the help of each."""
     for name in ("registered_commands", "registered_groups"):
         monkeypatch.setattr(app, name, list(getattr(app, name)))

@@ -97,7 +97,7 @@ def last(result: Result) -> dict[str, Any]:
 )
 def test_drift_is_reported_where_other_hosts_cannot_be_judged(
     command: Command, hosts: str, plain: int, code: int
-) -> None:
+):
     """5 where it is all there is to tell, 6 beside hosts that are away, refused or broken; the summary counts the same."""
     assert command("plan", "--limit", hosts).exit_code == plain
     drifted = command("plan", "--limit", hosts, "--exit-code", "--json")
@@ -106,7 +106,7 @@ def test_drift_is_reported_where_other_hosts_cannot_be_judged(
     assert counted == dict.fromkeys(hosts.split(","), 1)
 
 
-def test_a_plan_says_why_where_it_is_asked(command: Command) -> None:
+def test_a_plan_says_why_where_it_is_asked(command: Command):
     """A line for each choice, by its code; none for hosts that were not seen."""
     told = command("plan", "--limit", "right,unreachable", "--why", "--json").stdout.splitlines()
     reasons = [line for line in map(json.loads, told) if line["type"] == "why"]
@@ -130,7 +130,7 @@ def test_a_plan_says_why_where_it_is_asked(command: Command) -> None:
 )
 def test_drift_of_the_cluster_is_reported_as_that_of_hosts(
     command: Command, monkeypatch, host: str, objects: int | None, conflict: bool, code: int
-) -> None:
+):
     """Also where a label of one host is refused. A cluster that does not answer (None) was not checked."""
 
     proofs: list[tuple[bool, bool]] = []
@@ -156,7 +156,7 @@ def test_drift_of_the_cluster_is_reported_as_that_of_hosts(
 
 
 @pytest.mark.parametrize("verb", ["plan", "provision"])
-def test_without_a_plugin_the_cluster_is_said_to_be_left_out(command: Command, verb: str) -> None:
+def test_without_a_plugin_the_cluster_is_said_to_be_left_out(command: Command, verb: str):
     """The reason and the way out, and a last line that claims nothing of the cluster."""
     words = [verb, "--limit", "right", *(["--yes"] if verb == "provision" else [])]
     told = command(*words).output
@@ -166,13 +166,13 @@ def test_without_a_plugin_the_cluster_is_said_to_be_left_out(command: Command, v
     assert last(command(*words, "--json"))["cluster"] is None
 
 
-def test_provision_says_before_it_asks_that_the_cluster_is_left_out(command: Command) -> None:
+def test_provision_says_before_it_asks_that_the_cluster_is_left_out(command: Command):
     """Who says yes knows to what."""
     told = command("provision", "--limit", "planned").output
     assert "the inventory names no `cluster.plugin`" in told
 
 
-def test_hosts_that_the_plan_could_not_take_are_gone_on_with(command: Command, tmp_path, monkeypatch) -> None:
+def test_hosts_that_the_plan_could_not_take_are_gone_on_with(command: Command, tmp_path, monkeypatch):
     """They are not done: `@failed` has them, `resume` tries them again, until they are right."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     bad = ["refused", "unreachable", "failed"]
@@ -201,16 +201,16 @@ def test_hosts_that_the_plan_could_not_take_are_gone_on_with(command: Command, t
     ("hosts", "code"),
     [("right", 0), ("broken", 1), ("unreachable", 3), ("right,unreachable", 3), ("broken,unreachable", 1)],
 )
-def test_verify_ends_with_3_only_where_nothing_else_is_wrong(command: Command, hosts: str, code: int) -> None:
+def test_verify_ends_with_3_only_where_nothing_else_is_wrong(command: Command, hosts: str, code: int):
     assert command("verify", "--limit", hosts).exit_code == code
 
 
-def test_a_program_is_not_asked_and_nothing_is_changed(command: Command) -> None:
+def test_a_program_is_not_asked_and_nothing_is_changed(command: Command):
     """`--json` without `--yes`: declined."""
     assert isinstance(command("provision", "--json", "--limit", "planned").exception, Declined)
 
 
-def test_verify_counts_what_it_did_not_look_at(command: Command) -> None:
+def test_verify_counts_what_it_did_not_look_at(command: Command):
     """In its last line and in JSON."""
     told = command("verify", "--limit", "right")
     assert told.exit_code == 0
@@ -261,7 +261,7 @@ BROKEN = [
         ),
     ],
 )
-def test_a_fleet_is_reported_in_one_sentence(chains: Mapping[str, list[Verdict]], text: str) -> None:
+def test_a_fleet_is_reported_in_one_sentence(chains: Mapping[str, list[Verdict]], text: str):
     assert verify.summarize(chains) == text
 
 
@@ -277,9 +277,7 @@ def test_a_fleet_is_reported_in_one_sentence(chains: Mapping[str, list[Verdict]]
         ("forget h1", "forget h1 -i FILE"),
     ],
 )
-def test_a_command_without_an_inventory_names_the_way_out(
-    tmp_path, monkeypatch, words: str, way: str
-) -> None:
+def test_a_command_without_an_inventory_names_the_way_out(tmp_path, monkeypatch, words: str, way: str):
     """Its own line with a file, which takes the place of the inventory's name alone; and an inventory to copy."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("sys.argv", ["gpunode", *words.split()])
@@ -295,7 +293,7 @@ def test_a_command_without_an_inventory_names_the_way_out(
 
 def test_the_usual_inventory_is_the_one_of_the_environment_and_an_argument_comes_first(
     command: Command, monkeypatch
-) -> None:
+):
     """An explicit argument, then $GPUNODE_INVENTORY, then ./inventory.yaml."""
     Path("mine.yaml").write_text("groups: {all: {hosts: [failed]}}\n")
     Path("named.yaml").write_text("groups: {all: {hosts: [unreachable]}}\n")
@@ -326,7 +324,7 @@ def test_the_usual_inventory_is_the_one_of_the_environment_and_an_argument_comes
 )
 def test_a_file_that_is_not_there_is_named_as_what_it_was_to_be(
     tmp_path, monkeypatch, words: str, message: str
-) -> None:
+):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("sys.argv", ["program"])
     error = CliRunner().invoke(app, words.split()).exception
@@ -341,7 +339,7 @@ def test_a_file_that_is_not_there_is_named_as_what_it_was_to_be(
 @pytest.mark.parametrize("source", ["typed", "environment"])
 def test_an_inventory_that_is_named_and_not_there_is_no_kubeconfigs_cluster(
     tmp_path, monkeypatch, words: str, source: str
-) -> None:
+):
     """Also where its name is the usual one: without a name, the kubeconfig's current context is taken."""
 
     def connect(*_: object) -> None:
@@ -370,7 +368,7 @@ def test_an_inventory_that_is_named_and_not_there_is_no_kubeconfigs_cluster(
 @pytest.mark.parametrize("words", [("plan",), ("verify", "--no-run"), ("provision", "--yes")], ids=" ".join)
 def test_an_inventory_of_the_environment_is_named_where_another_is_in_the_folder(
     command: Command, monkeypatch, words: tuple[str, ...]
-) -> None:
+):
     """Not where the command line names it, nor where both are one."""
     note = "The inventory is mine.yaml, named by $GPUNODE_INVENTORY; ./inventory.yaml is not used."
     Path("mine.yaml").write_text(BARE)
@@ -382,7 +380,7 @@ def test_an_inventory_of_the_environment_is_named_where_another_is_in_the_folder
     assert "is not used" not in command(*words).stderr
 
 
-def test_the_question_names_the_inventory(command: Command, monkeypatch) -> None:
+def test_the_question_names_the_inventory(command: Command, monkeypatch):
     asked: list[str] = []
     monkeypatch.setattr("gpunode.report.human.Human.ask", lambda _, question: asked.append(question))
     Path("mine.yaml").write_text("groups: {all: {hosts: [planned]}}\n")
@@ -405,7 +403,7 @@ def asked(monkeypatch) -> list[str]:
     return questions
 
 
-def test_a_plan_says_what_it_costs(command: Command) -> None:
+def test_a_plan_says_what_it_costs(command: Command):
     costs = "1 host: 1 reboot, pods unknown on 1 host, about 3 min (typical times)\n"
     assert costs in command("plan", "--limit", "planned,right").stderr
     assert "about" not in command("plan", "--limit", "right").stderr
@@ -413,10 +411,8 @@ def test_a_plan_says_what_it_costs(command: Command) -> None:
 
 @pytest.mark.parametrize("options", [(), ("--yes",)])
 def test_a_reviewed_plan_is_applied_without_a_question(
-    command: Command,
-    asked: list[str],
-    options: tuple[str, ...],
-) -> None:
+    command: Command, asked: list[str], options: tuple[str, ...]
+):
     """What it does and costs is shown, as of any run."""
     planned = command("plan", "--limit", "planned,right", "--out", "friday.plan")
     assert "provision friday.plan" in planned.stderr
@@ -427,7 +423,7 @@ def test_a_reviewed_plan_is_applied_without_a_question(
     assert done.stderr.count(" 1 host: 1 reboot, pods unknown on 1 host, about 3 min") == 1
 
 
-def test_a_plans_file_is_told_from_an_inventory_and_belongs_to_its_folder(command: Command) -> None:
+def test_a_plans_file_is_told_from_an_inventory_and_belongs_to_its_folder(command: Command):
     for words in ("applies exactly this plan.\n", "The earlier plan there is replaced.\n"):
         assert words in command("plan", "--limit", "right", "--out", "friday.plan").stderr
     assert "friday.plan is a reviewed plan, not an inventory" in str(command("plan", "friday.plan").exception)
@@ -440,7 +436,7 @@ def test_a_plans_file_is_told_from_an_inventory_and_belongs_to_its_folder(comman
 
 def test_a_plan_of_another_folder_is_recorded_beside_its_inventory(
     command: Command, asked: list[str], tmp_path
-) -> None:
+):
     """Not beside the plan's file, which may be in the folder of a demo."""
     demo, env = tmp_path / "demo", dict(os.environ)
     (demo / STATE).mkdir(mode=0o700, parents=True)
@@ -457,7 +453,7 @@ def test_a_plan_of_another_folder_is_recorded_beside_its_inventory(
 )
 def test_a_run_is_recorded_beside_its_inventory_however_that_is_named(
     command: Command, tmp_path, monkeypatch, words: Sequence[str]
-) -> None:
+):
     monkeypatch.setenv("XDG_STATE_HOME", "usual")
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / STATE).mkdir(mode=0o700)
@@ -469,7 +465,7 @@ def test_a_run_is_recorded_beside_its_inventory_however_that_is_named(
 @pytest.mark.parametrize("verb", ["plan", "provision"])
 def test_a_plan_shows_the_batches_that_a_provision_with_its_options_would_have(
     command: Command, monkeypatch, verb: str
-) -> None:
+):
     monkeypatch.setattr(
         converge, "probe_and_plan", lambda visit, _: Outcome(visit.host.name, "planned", plan=WAITS)
     )
@@ -490,7 +486,7 @@ def test_a_plan_shows_the_batches_that_a_provision_with_its_options_would_have(
 )
 def test_a_reviewed_plan_is_applied_with_its_options(
     command: Command, monkeypatch, planned: str, differs: str
-) -> None:
+):
     """The same options again are fine, others are refused."""
     text, begun = "groups: {g: {hosts: [a, b, c]}}\n", list[RunOptions]()
     mild = Plan("h", (StepPlan("runtime", (WriteFile("/etc/x", "", "w"),)),))
@@ -524,10 +520,7 @@ def test_a_reviewed_plan_is_applied_with_its_options(
     )
 
 
-def test_what_changed_since_the_review_is_asked_for_and_refused_with_yes(
-    command: Command,
-    asked: list[str],
-) -> None:
+def test_what_changed_since_the_review_is_asked_for_and_refused_with_yes(command: Command, asked: list[str]):
     command("plan", "--limit", "right", "--out", "friday.plan")
     reviewed = plan_file.read(Path("friday.plan"))
     assert reviewed is not None
@@ -552,7 +545,7 @@ def test_what_changed_since_the_review_is_asked_for_and_refused_with_yes(
 
 
 @pytest.mark.parametrize("words", [("plan",), ("verify", "--no-run"), ("provision", "--yes")], ids=" ".join)
-def test_the_report_is_also_a_file_where_one_is_named(command: Command, words: tuple[str, ...]) -> None:
+def test_the_report_is_also_a_file_where_one_is_named(command: Command, words: tuple[str, ...]):
     """With every host, beside what is printed; a place where none can be written is found before a host is asked."""
     code = command(*words).exit_code
     assert command(*words, "--html", "report.html").exit_code == code
@@ -564,7 +557,7 @@ def test_the_report_is_also_a_file_where_one_is_named(command: Command, words: t
     assert "no file can be written there" in error.message
 
 
-def test_the_links_are_also_a_junit_file(command: Command) -> None:
+def test_the_links_are_also_a_junit_file(command: Command):
     """A suite for each host, a case for each link; beside a page, and never in place of a file of somebody else's."""
     ran = command("verify", "--no-run", "--junit", "links.xml", "--html", "report.html")
     assert ran.exit_code == command("verify", "--no-run").exit_code
@@ -586,7 +579,7 @@ def test_the_links_are_also_a_junit_file(command: Command) -> None:
 
 
 @pytest.mark.parametrize("verb", ["provision", "resume"])
-def test_the_ends_of_a_run_are_also_a_junit_file(command: Command, verb: str) -> None:
+def test_the_ends_of_a_run_are_also_a_junit_file(command: Command, verb: str):
     hosts = ("--limit", "right,refused,unreachable")
     command("provision", "--yes", *hosts)
     command(verb, "--yes", "--junit", "run.xml", *(hosts if verb == "provision" else ()))
@@ -596,20 +589,20 @@ def test_the_ends_of_a_run_are_also_a_junit_file(command: Command, verb: str) ->
         assert "do this" in (failure.text or "")
 
 
-def test_hosts_of_a_declined_run_are_skipped_in_its_junit_file(command: Command) -> None:
+def test_hosts_of_a_declined_run_are_skipped_in_its_junit_file(command: Command):
     command("provision", "--limit", "planned,right", "--junit", "run.xml")
     written = suites("run.xml")
     assert [written[name].attrib["skipped"] for name in ("planned", "right")] == ["1", "0"]
 
 
-def test_a_resume_without_hosts_left_writes_its_junit_file(command: Command) -> None:
+def test_a_resume_without_hosts_left_writes_its_junit_file(command: Command):
     command("provision", "--yes", "--limit", "right")
     done = command("resume", "--yes", "-K", "--junit", "run.xml")  # no host, so no password
     assert (done.exit_code, Path("run.xml").exists()) == (0, True)
     assert "there is nothing to resume" in done.stderr
 
 
-def test_forget_asks_about_the_hosts_that_it_can_forget(command: Command) -> None:
+def test_forget_asks_about_the_hosts_that_it_can_forget(command: Command):
     asked = command("forget", "planned", "unreachable", "refused", "right").stderr
     assert "Forget planned? no" in asked
 
@@ -617,7 +610,7 @@ def test_forget_asks_about_the_hosts_that_it_can_forget(command: Command) -> Non
 @pytest.mark.parametrize("verb", ["plan", "verify", "provision"])
 def test_a_context_that_is_not_in_the_kubeconfig_is_reported_before_a_host_is_asked(
     command: Command, verb: str
-) -> None:
+):
     """It is a mistake of the inventory's: exit code 2."""
     Path("config").write_text("{contexts: [{name: prod, context: {}}], current-context: prod}\n")
     text = "cluster: {kubeconfig: config, context: prd, plugin: {image: 'plugin:1'}}\n" + BARE
@@ -628,7 +621,7 @@ def test_a_context_that_is_not_in_the_kubeconfig_is_reported_before_a_host_is_as
     assert ran.output == ""
 
 
-def test_lint_gives_no_all_clear_for_hosts_that_it_did_not_see(command: Command) -> None:
+def test_lint_gives_no_all_clear_for_hosts_that_it_did_not_see(command: Command):
     ran = command("lint", "--target", "1.36", "--limit", "unreachable")
     assert ran.exit_code == 3
     assert "no host could be judged" in ran.output
@@ -637,7 +630,7 @@ def test_lint_gives_no_all_clear_for_hosts_that_it_did_not_see(command: Command)
 
 @pytest.mark.parametrize("words", [("plan",), ("verify", "--no-run"), ("provision", "--yes")], ids=" ".join)
 @pytest.mark.parametrize("text", [None, "", "<!doctype html>\n<html>\nof somebody's\n"])
-def test_a_report_replaces_only_a_report(command: Command, words: tuple[str, ...], text: str | None) -> None:
+def test_a_report_replaces_only_a_report(command: Command, words: tuple[str, ...], text: str | None):
     """Not the inventory, nor another page; known before a host is asked. An earlier report is replaced."""
     place = Path("inventory.yaml" if text is None else "other.html")
     if text is not None:
@@ -657,15 +650,13 @@ def test_a_report_replaces_only_a_report(command: Command, words: tuple[str, ...
 @pytest.mark.parametrize(
     ("words", "status"), [(("plan",), "planned"), (("verify", "--no-run"), "differs")], ids=["plan", "verify"]
 )
-def test_only_a_command_that_plans_says_planned(
-    command: Command, words: tuple[str, ...], status: str
-) -> None:
+def test_only_a_command_that_plans_says_planned(command: Command, words: tuple[str, ...], status: str):
     """Of the same host: `verify` shows where its chain breaks, and has no plan."""
     told = map(json.loads, command(*words, "--limit", "planned", "--json").stdout.splitlines())
     assert [line["status"] for line in told if line["type"] == "outcome"] == [status]
 
 
-def test_a_watched_status_ends_in_silence(command: Command, monkeypatch) -> None:
+def test_a_watched_status_ends_in_silence(command: Command, monkeypatch):
     """Ctrl-C is its way out: nothing was interrupted."""
     order: list[str] = []
 
@@ -684,7 +675,7 @@ def test_a_watched_status_ends_in_silence(command: Command, monkeypatch) -> None
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_a_signal_after_the_report_changes_no_exit_code(number: signal.Signals) -> None:
+def test_a_signal_after_the_report_changes_no_exit_code(number: signal.Signals):
     """Python's own end takes a moment, and has no handlers."""
     late = f"class Late:\n def __del__(self): os.kill(os.getpid(), {int(number)})\nlate = Late()"
     program = f"import os, sys\n{late}\nfrom gpunode.cli import main\nsys.argv[1:] = ['--version']\nmain()"
@@ -697,7 +688,7 @@ def test_a_signal_after_the_report_changes_no_exit_code(number: signal.Signals) 
 @pytest.mark.parametrize("waits", ["lease", "work"])
 def test_a_reviewed_plan_that_is_another_after_a_wait_is_not_applied(
     command: Command, monkeypatch, waits: str, later: str
-) -> None:
+):
     """Whether the run waited for its Lease, or for the end of work before a reboot. The reboot's other reason is no difference."""
     seen, applied, cleared = [], [], []
     reboot, wait_for_end = Reboot("because"), work.wait_for_end
@@ -737,14 +728,14 @@ def test_a_reviewed_plan_that_is_another_after_a_wait_is_not_applied(
 @pytest.mark.parametrize(("path", "blamed"), [(None, True), ("i.yaml", True), ("/etc/i.yaml", False)])
 def test_a_folder_that_was_removed_is_not_blamed_for_paths_elsewhere(
     path: str | None, blamed: bool, tmp_path, monkeypatch
-) -> None:
+):
     monkeypatch.chdir(tmp_path)
     tmp_path.rmdir()
     assert cli._is_folder_gone(FileNotFoundError(errno.ENOENT, "not there", path)) == blamed
 
 
 @pytest.mark.parametrize("words", ["history", "show last"])
-def test_a_folder_that_was_removed_is_no_bug(words: str, tmp_path) -> None:
+def test_a_folder_that_was_removed_is_no_bug(words: str, tmp_path):
     """As that of a demo, once it was stopped from there."""
     program = f"import os, sys\nfrom gpunode.cli import main\nos.rmdir(os.getcwd())\nsys.argv[1:] = {words.split()}\nmain()"
     done = forks.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True)

@@ -24,7 +24,7 @@ APT = PackageNames("apt")
 LABEL = re.compile(r"[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?")
 
 
-def test_every_table_says_where_it_is_from() -> None:
+def test_every_table_says_where_it_is_from():
     """A fact without a source cannot be checked again."""
     root = Path(gpunode.__file__).parent
     tables = [path for room in ("links", "packages") for path in (root / room).rglob("*.yaml")]
@@ -34,7 +34,7 @@ def test_every_table_says_where_it_is_from() -> None:
         assert "# source" in entry.read_text(encoding="utf-8"), entry.name
 
 
-def test_every_gpu_has_a_driver_a_generation_and_a_label() -> None:
+def test_every_gpu_has_a_driver_a_generation_and_a_label():
     """What is in the table can be made to work, or has a last branch that says until when it could."""
     rows = table("gpunode.links.machine", "gpus.yaml")
     for device, row in rows["gpus"].items():
@@ -51,7 +51,7 @@ def test_every_gpu_has_a_driver_a_generation_and_a_label() -> None:
         )
 
 
-def test_ranges_of_generations_do_not_overlap() -> None:
+def test_ranges_of_generations_do_not_overlap():
     """An id has one generation."""
     spans = [
         tuple(int(end, 16) for end in limits.split("-"))
@@ -63,7 +63,7 @@ def test_ranges_of_generations_do_not_overlap() -> None:
 
 
 @pytest.mark.parametrize("device", ["4a00", "", "gpu"])
-def test_an_unknown_id_is_named_and_has_no_branch(device: str) -> None:
+def test_an_unknown_id_is_named_and_has_no_branch(device: str):
     """Nothing is guessed for it, whatever a host answers."""
     model = pci.gpu(device)
     assert (model.name, flavours_of(model, 595)) == (f"unknown GPU 10de:{device}", ())
@@ -82,12 +82,12 @@ def test_an_unknown_id_is_named_and_has_no_branch(device: str) -> None:
         ("2342", 565, ("open",)),
     ],
 )
-def test_module_flavours_of_a_branch(device: str, branch: int, flavours: tuple[str, ...]) -> None:
+def test_module_flavours_of_a_branch(device: str, branch: int, flavours: tuple[str, ...]):
     """Pascal has no open module, Blackwell no proprietary one, 620 no proprietary one for anybody."""
     assert flavours_of(pci.gpu(device), branch) == flavours
 
 
-def test_only_display_controllers_of_nvidia_are_gpus() -> None:
+def test_only_display_controllers_of_nvidia_are_gpus():
     """Audio, USB and NVSwitch functions of the same vendor are not, nor is another vendor's display."""
     rows = [
         ("10de", "030200"),
@@ -110,20 +110,18 @@ def test_only_display_controllers_of_nvidia_are_gpus() -> None:
         (595, "proprietary", ("cuda-drivers",), ("nvidia-driver-pinning-595",)),
     ],
 )
-def test_package_names_by_branch(
-    branch: int, flavour: Flavour, names: tuple[str, ...], pin: tuple[str, ...]
-) -> None:
+def test_package_names_by_branch(branch: int, flavour: Flavour, names: tuple[str, ...], pin: tuple[str, ...]):
     """From 590 on names carry no branch, and the pinning package chooses it."""
     assert tuple(spec.name for spec in APT.driver(branch, flavour)) == names
     assert tuple(spec.name for spec in APT.pin(branch)) == pin
 
 
-def test_one_branch_is_the_production_one() -> None:
+def test_one_branch_is_the_production_one():
     """`driver: auto` prefers it."""
     assert [branch.status for branch in branches().values()].count("production") == 1
 
 
-def test_the_toolkits_libraries_are_no_driver() -> None:
+def test_the_toolkits_libraries_are_no_driver():
     """libnvidia-container1 looks like one and is not."""
     names = [
         "libnvidia-ml1",
@@ -159,18 +157,18 @@ def test_the_toolkits_libraries_are_no_driver() -> None:
 )
 def test_a_driver_that_does_not_compile_for_a_kernel_is_known_with_the_version_that_does(
     driver: str, kernel: str, fixed: str
-) -> None:
+):
     """A branch stands for its newest version."""
     assert fixed_for(driver, kernel) == fixed
 
 
-def test_kernels_have_versions() -> None:
+def test_kernels_have_versions():
     """Of releases as `uname -r` prints them."""
     assert kernel_version("6.1.0-40-amd64") == (6, 1)
     assert kernel_version("custom") == (0, 0)
 
 
-def test_kubernetes_minors() -> None:
+def test_kubernetes_minors():
     """Of versions as kubelets print them."""
     assert [minors.minor(v) for v in ("v1.23.17", "1.36.3", "1.9.11-gke.1", "unknown")] == [
         23,
@@ -184,7 +182,7 @@ def test_kubernetes_minors() -> None:
     assert not minors.fails_on_cgroup_v1(34)
 
 
-def test_a_gates_life() -> None:
+def test_a_gates_life():
     """DevicePlugins: off by default before 1.10, locked from 1.26, gone from 1.28."""
     gate = minors.GATES["DevicePlugins"]
     assert [gate.is_default(m) for m in (9, 10)] == [False, True]
@@ -201,13 +199,13 @@ def test_a_gates_life() -> None:
         ("http://deb.example/debian", False),
     ],
 )
-def test_repositories_that_nvidia_gave_up(uri: str, dead: bool) -> None:
+def test_repositories_that_nvidia_gave_up(uri: str, dead: bool):
     """They are told by their paths, so that mirrors of them are too."""
     assert repositories.is_dead("apt", uri) is dead
 
 
 @tables.rows("repository-keys")
-def test_a_repositorys_key_is_its_directorys(uri: str, ends: str | None, refused: str) -> None:
+def test_a_repositorys_key_is_its_directorys(uri: str, ends: str | None, refused: str):
     """Whose apt it is decides only whether it takes the signature. A mirror may have signed anew."""
     trixie = Os("debian", "13", "Debian GNU/Linux 13 (trixie)", arch="amd64")
     known = repositories.key_fingerprint(trixie, uri)
@@ -229,7 +227,7 @@ def test_a_repositorys_key_is_its_directorys(uri: str, ends: str | None, refused
 )
 def test_the_toolkits_unit_writes_the_specification_from_the_version_on_that_knows_the_module(
     module: str, since: tuple[int, ...] | None
-) -> None:
+):
     """But 1.18.1 knows no compressed one."""
     for version in ((1, 17, 8), (1, 18, 0), (1, 18, 1), (1, 18, 2), (1, 19, 0), (1, 19, 1), (1, 20, 1)):
         compressed = version == (1, 18, 1) and not module.endswith(".ko")

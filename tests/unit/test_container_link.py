@@ -53,12 +53,12 @@ def chain(**others: str) -> list[Verdict]:
         ({"plugin": "broken"}, False),
     ],
 )
-def test_it_is_run_where_the_runtime_holds_and_no_pod_can_follow(others: dict[str, str], runs: bool) -> None:
+def test_it_is_run_where_the_runtime_holds_and_no_pod_can_follow(others: dict[str, str], runs: bool):
     """A node without the plugin runs pods; a host without a working runtime no container."""
     assert runtime.needs_container(chain(**others)) is runs
 
 
-def test_it_stands_after_the_runtime_and_counts_as_no_link_of_the_chain() -> None:
+def test_it_stands_after_the_runtime_and_counts_as_no_link_of_the_chain():
     """Where it is broken the host is; where it is ok the links that were checked are as many as before."""
     links = chain(kubelet="broken", node="unknown")
     good = runtime.insert_container(links, runtime.judge_container(ANSWER, SEEN))
@@ -69,9 +69,7 @@ def test_it_stands_after_the_runtime_and_counts_as_no_link_of_the_chain() -> Non
 
 
 @tables.rows("containers")
-def test_it_compares_with_the_gpus_of_the_host(
-    answer: dict[str, Any], status: str, text: str, cause: str
-) -> None:
+def test_it_compares_with_the_gpus_of_the_host(answer: dict[str, Any], status: str, text: str, cause: str):
     """By UUID; the tool's own words are the cause of a failure."""
     verdict = runtime.judge_container({**ANSWER, **answer}, SEEN)
     assert verdict.status == status
@@ -91,7 +89,7 @@ def test_it_compares_with_the_gpus_of_the_host(
 )
 def test_no_other_message_of_a_host_is_taken_for_its_result(
     messages: list[dict[str, Any]], status: str, words: str
-) -> None:
+):
     host = Host("gpu-01", Ssh("gpu-01"))
     session = SimpleNamespace(
         hosts=[host],

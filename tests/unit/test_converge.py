@@ -107,7 +107,7 @@ def apply(agent: Agent, outcome: Outcome) -> tuple[Outcome, list[Event]]:
     return converge.apply(Visit(HOST, agent.dial, None), outcome, events.append), events
 
 
-def test_an_apply_tells_each_change_and_is_judged_by_the_probe_that_ends_it(raw: dict[str, Any]) -> None:
+def test_an_apply_tells_each_change_and_is_judged_by_the_probe_that_ends_it(raw: dict[str, Any]):
     """One exec: changes and fresh facts in the same answer."""
     agent = Agent(([*done(0, 1, 2), *ends(raw)], True))
     outcome, events = apply(agent, planned(raw, *FILES))
@@ -117,9 +117,7 @@ def test_an_apply_tells_each_change_and_is_judged_by_the_probe_that_ends_it(raw:
     assert [job["op"] for job in agent.jobs] == ["apply"]
 
 
-def test_an_apply_of_an_undo_names_the_applies_that_it_knows_and_the_run_that_it_undoes(
-    raw: dict[str, Any],
-) -> None:
+def test_an_apply_of_an_undo_names_the_applies_that_it_knows_and_the_run_that_it_undoes(raw: dict[str, Any]):
     entries = [{"apply": name, "path": "/etc/a"} for name in ("one", "one", "two")]
     agent = Agent(
         ([{"type": "journal", "entries": entries}], True),
@@ -131,9 +129,7 @@ def test_an_apply_of_an_undo_names_the_applies_that_it_knows_and_the_run_that_it
     assert (agent.jobs[1]["known"], agent.jobs[1]["undoes"]) == (["one", "two"], "r1")
 
 
-def test_a_lost_connection_is_made_again_and_the_apply_followed_without_telling_twice(
-    raw: dict[str, Any],
-) -> None:
+def test_a_lost_connection_is_made_again_and_the_apply_followed_without_telling_twice(raw: dict[str, Any]):
     """What was told before the cut is skipped when the story is told from its start."""
     story = [*done(0, 1, 2), *ends(raw)]
     agent = Agent((story[:3], False), Unreachable(HOST.name, "no route"), (story, True))
@@ -145,9 +141,7 @@ def test_a_lost_connection_is_made_again_and_the_apply_followed_without_telling_
     assert agent.jobs[1]["run"] == agent.jobs[0]["run"]
 
 
-def test_the_patience_for_a_lost_connection_begins_again_with_each_message(
-    raw: dict[str, Any], monkeypatch
-) -> None:
+def test_the_patience_for_a_lost_connection_begins_again_with_each_message(raw: dict[str, Any], monkeypatch):
     """A link that fails now and then carries an hour's apply to its end. Its changes' own seconds are not counted twice."""
     seconds = iter(range(0, 10_000, 25))
     monkeypatch.setattr(converge, "time", Mock(wraps=time, monotonic=seconds.__next__))
@@ -160,7 +154,7 @@ def test_the_patience_for_a_lost_connection_begins_again_with_each_message(
 
 def test_a_host_that_does_not_come_back_from_its_reboot_is_given_up_after_minutes(
     raw: dict[str, Any], monkeypatch
-) -> None:
+):
     seconds = iter(range(0, 10_000, 300))
     monkeypatch.setattr(converge, "time", Mock(wraps=time, monotonic=seconds.__next__))
     agent = Agent(([*done(0), {"type": "end", "ok": True}], True), *[Unreachable(HOST.name, "no route")] * 9)
@@ -173,7 +167,7 @@ def test_a_host_that_does_not_come_back_from_its_reboot_is_given_up_after_minute
 CONFIRM = {"type": "confirm", "n": 1, "unit": "docker.service", "seconds": 120}
 
 
-def test_a_restart_is_confirmed_over_a_new_connection_that_follows_the_apply(raw: dict[str, Any]) -> None:
+def test_a_restart_is_confirmed_over_a_new_connection_that_follows_the_apply(raw: dict[str, Any]):
     """The old one is given up: it may work where no new one does. A dial that fails is tried again."""
     story = [*done(0), {"type": "start", "n": 1}, CONFIRM]
     rest = [{"type": "done", "n": 1, "seconds": 0.1}, *done(2), *ends(raw)]
@@ -187,9 +181,7 @@ def test_a_restart_is_confirmed_over_a_new_connection_that_follows_the_apply(raw
     assert "confirm docker.service over a new connection" in [event.message for event in events]
 
 
-def test_a_connection_made_again_before_it_was_asked_to_confirm_is_not_the_one_that_does(
-    raw: dict[str, Any],
-) -> None:
+def test_a_connection_made_again_before_it_was_asked_to_confirm_is_not_the_one_that_does(raw: dict[str, Any]):
     """It may be older than the restart."""
     story = [*done(0), {"type": "start", "n": 1}, CONFIRM]
     rest = [{"type": "done", "n": 1, "seconds": 0.1}, *ends(raw)]
@@ -201,7 +193,7 @@ def test_a_connection_made_again_before_it_was_asked_to_confirm_is_not_the_one_t
     assert agent.dials == [0, 1, 2]
 
 
-def test_what_was_kept_unconfirmed_is_confirmed_and_costs_others_nothing(raw: dict[str, Any]) -> None:
+def test_what_was_kept_unconfirmed_is_confirmed_and_costs_others_nothing(raw: dict[str, Any]):
     """One job for a host that has such; none for any other."""
     kept = {"code": "api-server-answered", "run": "r1", "unit": "docker.service", "by": "ann", "since": 0.0}
     agent = Agent(([{"type": "end", "ok": True}], True))
@@ -214,7 +206,7 @@ def test_what_was_kept_unconfirmed_is_confirmed_and_costs_others_nothing(raw: di
     assert [(job["op"], job["runs"]) for job in agent.jobs] == [("confirm", ["r1"])]
 
 
-def test_a_connection_that_stays_lost_says_that_the_work_goes_on(raw: dict[str, Any], monkeypatch) -> None:
+def test_a_connection_that_stays_lost_says_that_the_work_goes_on(raw: dict[str, Any], monkeypatch):
     """After the deadline the host is given up on; nothing claims that the changes failed."""
     monkeypatch.setattr(converge, "RECONNECT_SECONDS", -1.0)
     outcome, _ = apply(Agent((done(0), False)), planned(raw, *FILES))
@@ -224,9 +216,7 @@ def test_a_connection_that_stays_lost_says_that_the_work_goes_on(raw: dict[str, 
     assert (outcome.status, outcome.applied) == ("unreachable", FILES[:1])
 
 
-def test_a_connection_lost_before_the_job_had_arrived_says_that_nothing_was_changed(
-    raw: dict[str, Any],
-) -> None:
+def test_a_connection_lost_before_the_job_had_arrived_says_that_nothing_was_changed(raw: dict[str, Any]):
     """An image takes long to send; the host then knows of no apply to follow."""
     unknown = [{"type": "unknown", "run": "r"}, {"type": "end", "ok": False}]
     agent = Agent(([], False), (unknown, True))
@@ -236,7 +226,7 @@ def test_a_connection_lost_before_the_job_had_arrived_says_that_nothing_was_chan
     assert (outcome.status, outcome.applied) == ("unreachable", ())
 
 
-def test_a_change_that_fails_ends_the_story_with_its_cause_and_way_out(raw: dict[str, Any]) -> None:
+def test_a_change_that_fails_ends_the_story_with_its_cause_and_way_out(raw: dict[str, Any]):
     """What was done before it stays told; what was put back is named."""
     failed = {
         "type": "failed",
@@ -258,7 +248,7 @@ def test_a_change_that_fails_ends_the_story_with_its_cause_and_way_out(raw: dict
     assert outcome.problem.code == "disk-full"
 
 
-def test_a_host_that_somebody_else_changes_is_left_to_them(raw: dict[str, Any]) -> None:
+def test_a_host_that_somebody_else_changes_is_left_to_them(raw: dict[str, Any]):
     """Who and since when."""
     agent = Agent(([{"type": "locked", "run": "r", "by": "ann@desk", "since": 0.0}], True))
 
@@ -269,7 +259,7 @@ def test_a_host_that_somebody_else_changes_is_left_to_them(raw: dict[str, Any]) 
     assert "repeat this command" in outcome.problem.fix  # whichever it is
 
 
-def test_an_abort_tells_what_it_ended_and_what_came_of_it() -> None:
+def test_an_abort_tells_what_it_ended_and_what_came_of_it():
     """Whose apply, at what; the files that were put back, and what else there is to say."""
     aborting = {
         "type": "aborting",
@@ -291,7 +281,7 @@ def test_an_abort_tells_what_it_ended_and_what_came_of_it() -> None:
     assert "ann@desk" in events[-1].message
 
 
-def test_a_reboot_is_over_when_the_boot_id_has_changed(raw: dict[str, Any]) -> None:
+def test_a_reboot_is_over_when_the_boot_id_has_changed(raw: dict[str, Any]):
     """A host that answers before it went down is not taken for one that is back."""
     down = Unreachable(HOST.name, "refused")
     agent = Agent(
@@ -308,7 +298,7 @@ def test_a_reboot_is_over_when_the_boot_id_has_changed(raw: dict[str, Any]) -> N
     assert [event.message for event in events if event.type == "stage"] == ["reboot"]
 
 
-def test_a_reboot_that_the_host_refuses_is_a_failure_at_once(raw: dict[str, Any]) -> None:
+def test_a_reboot_that_the_host_refuses_is_a_failure_at_once(raw: dict[str, Any]):
     """Nobody waits a quarter of an hour for a host that never goes down."""
     words = "Call to Reboot failed: Access denied"
     refused = {**FAILED, "code": "reboot-failed", "error": words}
@@ -326,7 +316,7 @@ def test_a_reboot_that_the_host_refuses_is_a_failure_at_once(raw: dict[str, Any]
     assert outcome.problem.fix.startswith("Reboot the host by hand")
 
 
-def test_an_answer_without_facts_is_a_failure() -> None:
+def test_an_answer_without_facts_is_a_failure():
     """Nothing is planned on nothing."""
     agent = Agent(([{"type": "end", "ok": True}], True))
 
@@ -343,7 +333,7 @@ KEPT = {**HOLDER, "code": "api-server-answered", "unit": "docker.service"}
 @tables.rows("facts-of-another-type")
 def test_facts_of_another_type_are_a_failure_that_names_their_place(
     raw: dict[str, Any], wrong: dict[str, Any], words: str
-) -> None:
+):
     """A host may answer anything."""
     agent = Agent((ends({**raw, **wrong}), True))
     with pytest.raises(AgentFailed) as error:
@@ -355,7 +345,7 @@ def test_facts_of_another_type_are_a_failure_that_names_their_place(
 @tables.rows("messages-of-another-type")
 def test_a_message_of_another_type_is_a_failure_that_names_its_place(
     raw: dict[str, Any], message: dict[str, Any], words: str
-) -> None:
+):
     """Of an apply, which is followed by its messages."""
     outcome, _ = apply(Agent(([message], True), ([], True)), planned(raw, *FILES))
     assert outcome.status == "failed"
@@ -363,13 +353,13 @@ def test_a_message_of_another_type_is_a_failure_that_names_its_place(
 
 
 @pytest.mark.parametrize("wrong", [{"since": 1e18}, {"since": "noon"}, {"by": 1}, {"doing": None}])
-def test_an_abort_reads_no_message_of_another_type(wrong: dict[str, Any]) -> None:
+def test_an_abort_reads_no_message_of_another_type(wrong: dict[str, Any]):
     aborting = {**HOLDER, "type": "aborting", "doing": "restart docker.service", **wrong}
     with pytest.raises(AgentFailed, match=f"is expected, in aborting.{next(iter(wrong))}"):
         converge.abort(Visit(HOST, Agent(([aborting], True)).dial, None), lambda _: None)
 
 
-def test_a_host_that_may_still_reboot_is_waited_for(raw: dict[str, Any]) -> None:
+def test_a_host_that_may_still_reboot_is_waited_for(raw: dict[str, Any]):
     """An earlier run was changing it. One that refuses the login is up, and one whose time is over is given up."""
     answer: Answer = (ends(raw), True)
     down, refused = Unreachable(HOST.name, "refused"), Unreachable(HOST.name, "no key", code="key")
@@ -383,7 +373,7 @@ def test_a_host_that_may_still_reboot_is_waited_for(raw: dict[str, Any]) -> None
             converge.wait_until_back(Visit(HOST, agent.dial, None), seconds, events.append)
 
 
-def test_what_a_plan_rests_on_is_read_again_after_an_apply_that_still_ran(raw: dict[str, Any]) -> None:
+def test_what_a_plan_rests_on_is_read_again_after_an_apply_that_still_ran(raw: dict[str, Any]):
     """And when hosts are probed again after another run's lease. An undo that took the journal of before would miss what these have
     changed since."""
     running = {**raw, "running": {"run": "r0", "by": "ada@ws", "since": 0.0}}

@@ -37,7 +37,7 @@ def find(text: str, *, hosts: int = 1) -> str:
 @pytest.mark.parametrize(
     ("text", "uuid"), [(FIRST, FIRST), ("GPU-8a", FIRST), (LOST, LOST), ("host-0/1", SECOND)]
 )
-def test_a_start_that_is_unique_is_enough(text: str, uuid: str) -> None:
+def test_a_start_that_is_unique_is_enough(text: str, uuid: str):
     """A lost GPU is named whole."""
     assert find(text) == uuid
 
@@ -47,7 +47,7 @@ def test_a_start_that_is_unique_is_enough(text: str, uuid: str) -> None:
     [("GPU-8", 1, UsageError), ("GPU-9999", 1, Refused), (LOST, 2, Refused), ("host-0/2", 1, Refused)],
     ids=["several", "no GPU of the host", "a lost one of two hosts", "no index of the host"],
 )
-def test_nothing_is_cordoned_that_is_not_known(text: str, hosts: int, error: type[Exception]) -> None:
+def test_nothing_is_cordoned_that_is_not_known(text: str, hosts: int, error: type[Exception]):
     with pytest.raises(error):
         find(text, hosts=hosts)
 
@@ -64,9 +64,7 @@ def test_nothing_is_cordoned_that_is_not_known(text: str, hosts: int, error: typ
     ],
     ids=["its host", "its node", "listed by a plugin", "no node of these hosts", "a start", "listed nowhere"],
 )
-def test_only_the_host_of_the_gpu_is_asked_where_its_node_is_known(
-    monkeypatch, text: str, asked: list[str]
-) -> None:
+def test_only_the_host_of_the_gpu_is_asked_where_its_node_is_known(monkeypatch, text: str, asked: list[str]):
     members = [
         Member(Host(f"host-{n}", Ssh("a")), node=parse({"metadata": {"name": f"node-{n}", "uid": str(n)}}))
         for n in (0, 1)
@@ -80,13 +78,13 @@ def test_only_the_host_of_the_gpu_is_asked_where_its_node_is_known(
     assert [member.host.name for member in cordon_gpu._choose_hosts(session, parse_gpu(text))] == asked
 
 
-def test_without_a_cluster_every_host_is_asked(monkeypatch) -> None:
+def test_without_a_cluster_every_host_is_asked(monkeypatch):
     monkeypatch.setattr(cordon_gpu.nodes, "connect", mock.Mock(side_effect=ClusterError("it is away")))
     session: Any = mock.Mock(hosts=[Host("a", Ssh("a")), Host("b", Ssh("b"))])
     assert len(cordon_gpu._choose_hosts(session, parse_gpu(FIRST))) == 2
 
 
-def test_an_index_that_the_host_does_not_have_names_those_it_has() -> None:
+def test_an_index_that_the_host_does_not_have_names_those_it_has():
     with pytest.raises(Refused, match="host-0 lists no GPU 9") as refused:
         find("host-0/9")
     assert f"Its GPUs: 0 ({FIRST}), 1 ({SECOND})" in refused.value.hint

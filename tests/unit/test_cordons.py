@@ -39,7 +39,7 @@ def facts(text: str | None) -> Facts:
 )
 def test_only_the_named_gpu_changes(
     before: dict[str, Cordon], cordon: Cordon | None, after: dict[str, Cordon] | None
-) -> None:
+):
     changes = cordons.plan(facts(dumps(before) if before else None), "GPU-a", cordon)
     if after is None:
         assert changes == ()
@@ -52,12 +52,12 @@ def test_only_the_named_gpu_changes(
         assert isinstance(change, RemoveFile)
 
 
-def test_a_file_that_cannot_be_read_is_not_overwritten() -> None:
+def test_a_file_that_cannot_be_read_is_not_overwritten():
     with pytest.raises(CannotPlan, match=r"cordoned-gpus\.json"):
         cordons.plan(facts("{"), "GPU-a", A)
 
 
 @pytest.mark.parametrize(("text", "uuids"), [(None, ["GPU-a", "GPU-b"]), (dumps({"GPU-a": A}), ["GPU-b"])])
-def test_pods_should_get_the_other_gpus(text: str | None, uuids: list[str]) -> None:
+def test_pods_should_get_the_other_gpus(text: str | None, uuids: list[str]):
     member = Member(Host("h", Ssh("h")), Outcome("h", "right", facts(text)))
     assert [gpu.uuid for gpu in member.gpus] == uuids

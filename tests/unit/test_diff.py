@@ -78,18 +78,18 @@ from gpunode.model import (
         (Reboot("why"), "reboot"),
     ],
 )
-def test_every_kind_of_change_in_one_line(change: Change, line: str) -> None:
+def test_every_kind_of_change_in_one_line(change: Change, line: str):
     """What it does, in words."""
     assert diff.headline(change) == line
 
 
-def test_a_changed_file_as_a_unified_diff() -> None:
+def test_a_changed_file_as_a_unified_diff():
     """With its context, without a header that repeats the path."""
     change = WriteFile("/a", "1\n2\nx\n", "why", before="1\n2\n3\n")
     assert diff.lines(change) == ["@@ -1,3 +1,3 @@", " 1", " 2", "-3", "+x"]
 
 
-def test_a_mig_layout_before_and_after() -> None:
+def test_a_mig_layout_before_and_after():
     """A line for each; without a driver nothing is known of before."""
     gpus = (
         GpuLayout("0000:19:00.0", ("7g.80gb",)),
@@ -106,14 +106,14 @@ def test_a_mig_layout_before_and_after() -> None:
     ]
 
 
-def test_whole_files_need_no_hunks() -> None:
+def test_whole_files_need_no_hunks():
     """New and removed ones are all plus or all minus."""
     assert diff.lines(WriteFile("/a", "1\n2\n", "why")) == ["+1", "+2"]
     assert diff.lines(RemoveFile("/a", "1\n", "why")) == ["-1"]
     assert diff.lines(Reboot("why")) == []
 
 
-def test_secrets_appear_by_their_size() -> None:
+def test_secrets_appear_by_their_size():
     """Neither when they come nor when they go. The formats are in test_redaction."""
     secret = "URIs: https://me:hunter2@mirror.example/x"
     for change in (WriteFile("/a", secret, "why"), RemoveFile("/a", secret, "why")):
@@ -122,13 +122,13 @@ def test_secrets_appear_by_their_size() -> None:
         assert "characters>" in text
 
 
-def test_a_secret_that_changes_is_not_silent() -> None:
+def test_a_secret_that_changes_is_not_silent():
     """The person sees that something does, and not what."""
     change = WriteFile("/a", 'password = "aaaa"\n', "why", before='password = "bbbb"\n')
     assert diff.lines(change) == ["(a secret or white space changes)"]
 
 
-def test_a_shortened_removal_names_all_packages_that_are_not_nvidias() -> None:
+def test_a_shortened_removal_names_all_packages_that_are_not_nvidias():
     names = ("nvidia-driver", "dkms", "libcuda1", "gcc", "libnvcuvid1", "linux-headers-6.12")
     removal = Packages("forget", remove=names, purge=True)
     assert diff.headline(removal, names=3) == "purge dkms, gcc, linux-headers-6.12, nvidia-driver and 2 more"

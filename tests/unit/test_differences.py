@@ -56,17 +56,17 @@ THREE = [make_host(name) for name in "abc"]
         (Member(Host("d", Ssh("192.0.2.1"), groups=("ai",))), []),  # it was not reached
     ],
 )
-def test_a_host_is_compared_with_its_group(odd: Member, rows: Sequence[object]) -> None:
+def test_a_host_is_compared_with_its_group(odd: Member, rows: Sequence[object]):
     assert list(find_differences((*THREE, odd))) == rows
 
 
-def test_models_are_compared_by_name() -> None:
+def test_models_are_compared_by_name():
     (row,) = find_differences((*THREE, make_host("d", device=V100)))
     assert row[:4] == ("d", "ai", "model", "Tesla V100-PCIE-16GB")
     assert "H100" in row[4]
 
 
-def test_less_than_three_alike_or_half_of_the_group_are_no_majority() -> None:
+def test_less_than_three_alike_or_half_of_the_group_are_no_majority():
     """Of 3 with 8 and 3 with 4 GPUs nobody knows which are right."""
     fours = [make_host(name, gpus=4) for name in "def"]
     assert list(find_differences((*THREE, *fours))) == []
@@ -74,7 +74,7 @@ def test_less_than_three_alike_or_half_of_the_group_are_no_majority() -> None:
     assert [row[0] for row in find_differences((*THREE, *fours[:2]))] == ["d", "e"]
 
 
-def test_hosts_without_a_group_are_compared_with_each_other() -> None:
+def test_hosts_without_a_group_are_compared_with_each_other():
     hosts = [make_host(name, group="") for name in "abc"]
     assert list(find_differences((*hosts, make_host("d", gpus=7, group="")))) == [
         ("d", "", "GPUs", "7", "8", 3)
@@ -84,7 +84,7 @@ def test_hosts_without_a_group_are_compared_with_each_other() -> None:
 @pytest.mark.parametrize("expected", [None, ExpectedGpus(8)])
 def test_a_missing_gpu_is_named_by_its_address_where_a_run_knew_it(
     tmp_path, monkeypatch, expected: ExpectedGpus | None
-) -> None:
+):
     """By the last run that finished the host; with `gpus:` in the inventory, too."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     inventory = tmp_path / "inventory.yaml"

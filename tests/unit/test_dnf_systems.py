@@ -59,7 +59,7 @@ def installs(plan: Plan) -> list[str]:
 @pytest.mark.parametrize(("system", "driver"), list(itertools.product(SYSTEMS, DRIVERS)), ids="-".join)
 def test_a_bare_host_gets_the_packages_and_the_stream_of_its_release(
     system: tuple[str, str], driver: tuple[str, str]
-) -> None:
+):
     """No display server's package is among them; the four of the toolkit follow."""
     _, directory, headers, epel = SYSTEMS[system]
     module, stream = DRIVERS[driver]
@@ -93,7 +93,7 @@ def test_a_bare_host_gets_the_packages_and_the_stream_of_its_release(
 
 
 @pytest.mark.parametrize("system", SYSTEMS, ids="-".join)
-def test_servers_of_arm_have_directories_and_headers_of_their_own(system: tuple[str, str]) -> None:
+def test_servers_of_arm_have_directories_and_headers_of_their_own(system: tuple[str, str]):
     """Those of the driver are called sbsa."""
     _, directory, headers, _ = SYSTEMS[system]
     assert headers in installs(planned(system, "595", "2342", {}, "arm64"))
@@ -112,7 +112,7 @@ def test_servers_of_arm_have_directories_and_headers_of_their_own(system: tuple[
         ("6.8.0-custom", None),
     ],
 )
-def test_the_headers_are_those_of_the_running_kernels_variant(kernel: str, package: str | None) -> None:
+def test_the_headers_are_those_of_the_running_kernels_variant(kernel: str, package: str | None):
     """None are guessed for a kernel that no distribution built."""
     packages = [spec.name for spec in PackageNames("dnf").headers(kernel)]
     assert [name for name in packages if "matched" not in name] == ([package] if package else [])
@@ -132,7 +132,7 @@ aHqRn0p0klw07W4A
 """
 
 
-def test_a_fingerprint_is_gpgs() -> None:
+def test_a_fingerprint_is_gpgs():
     """Of an armoured key, whatever stands around it."""
     assert signing.fingerprint(f"a comment\n{KEY}") == "873832E7319698DED2073FC71E92B9B9669927D5"
 
@@ -149,7 +149,7 @@ def test_a_fingerprint_is_gpgs() -> None:
         KEY.replace("KEY BLOCK-----\n\n", "KEY BLOCK-----\n"),
     ],
 )
-def test_what_is_no_key_has_no_fingerprint(text: str) -> None:
+def test_what_is_no_key_has_no_fingerprint(text: str):
     """With a reason."""
     with pytest.raises(ValueError, match=r"key|armour"):
         signing.fingerprint(text)
@@ -182,7 +182,7 @@ PRINT = hashlib.sha1(b"\x99" + len(OURS).to_bytes(2, "big") + OURS).hexdigest().
         armoured(packet(6, OURS, new=True)),
     ],
 )
-def test_a_key_of_any_shape_has_a_fingerprint(text: str) -> None:
+def test_a_key_of_any_shape_has_a_fingerprint(text: str):
     assert signing.fingerprint(text) == PRINT
 
 
@@ -202,7 +202,7 @@ def test_a_key_of_any_shape_has_a_fingerprint(text: str) -> None:
         ("\u0186" + armoured(WHOLE), "damaged"),  # gpg takes it for the first byte of a binary key
     ],
 )
-def test_a_text_with_another_key_beside_the_right_one_is_refused(text: str, words: str) -> None:
+def test_a_text_with_another_key_beside_the_right_one_is_refused(text: str, words: str):
     """dnf and apt would trust every key in the file."""
     with pytest.raises(ValueError, match=words):
         signing.fingerprint(text)
@@ -232,7 +232,7 @@ yHKp+vTxDQ+prBX67mICRPEK
 
 
 @pytest.mark.parametrize("base", ["rocky", "modern", "suse"])
-def test_the_inventorys_key_for_nvidias_own_address_has_the_whole_fingerprint(base: str, monkeypatch) -> None:
+def test_the_inventorys_key_for_nvidias_own_address_has_the_whole_fingerprint(base: str, monkeypatch):
     """One that is known, or one that the user has written beside it: another key can end in the same digits."""
     own, whole = f"{CUDA}/some/x86_64", signing.fingerprint(KEY)
     seen = cases.facts(base)
@@ -262,7 +262,7 @@ def test_the_inventorys_key_for_nvidias_own_address_has_the_whole_fingerprint(ba
 
 
 @pytest.mark.parametrize("base", ["rocky", "modern", "suse"])
-def test_the_toolkit_from_nvidias_repository_of_drivers_has_that_ones_key(base: str, monkeypatch) -> None:
+def test_the_toolkit_from_nvidias_repository_of_drivers_has_that_ones_key(base: str, monkeypatch):
     """It is NVIDIA's own address, no mirror's; and on RPM hosts packages are signed there, not the metadata."""
     host, seen = cases.host(base), cases.facts(base)
     uri = repositories.repository_uri("driver", seen.os)
@@ -292,7 +292,7 @@ def test_the_toolkit_from_nvidias_repository_of_drivers_has_that_ones_key(base: 
 )
 def test_a_key_that_has_expired_is_named_before_anything_is_changed(
     base: str, purpose: str, key: str, refused: bool
-) -> None:
+):
     """apt and dnf would only say that a signature is invalid."""
     wishes = {f"{purpose}_repository": Repository("http://mirror.example/x", key)}
     host, seen = replace(cases.host(base), **wishes), cases.facts(base)  # type: ignore[arg-type]
@@ -315,7 +315,7 @@ def test_a_key_that_has_expired_is_named_before_anything_is_changed(
 )
 def test_an_expired_key_refuses_no_host_that_needs_nothing_of_what_it_signs(
     base: str, purpose: str, package: str
-) -> None:
+):
     """It is a note there, also where only the host's clock is ahead; what is missing needs the key."""
     host = replace(
         cases.host(base),
@@ -341,7 +341,7 @@ def test_an_expired_key_refuses_no_host_that_needs_nothing_of_what_it_signs(
         pipeline.plan(other, later, decide(other, later, None))
 
 
-def test_a_key_without_an_end_or_that_cannot_be_read_does_not_expire() -> None:
+def test_a_key_without_an_end_or_that_cannot_be_read_does_not_expire():
     """What cannot be read is judged elsewhere."""
     assert signing.expiry_time(KEY) is None
     assert signing.expiry_time(KEY.replace("mDME", "mDMF")) is None
@@ -368,7 +368,7 @@ def issued(made: int, *issuer: bytes, kind: int = 0x13) -> bytes:
         ((), None),
     ],
 )
-def test_only_its_own_signatures_let_a_key_live(issuer: tuple[bytes, ...], end: int | None) -> None:
+def test_only_its_own_signatures_let_a_key_live(issuer: tuple[bytes, ...], end: int | None):
     """A certification by another key has its own time, and says nothing of this one's."""
     block = EXPIRED.split("\n\n")[1].split("\n=", maxsplit=1)[0]
     later = issued(1700000000, *issuer)

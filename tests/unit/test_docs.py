@@ -47,7 +47,7 @@ def commands() -> list[tuple[str, ...]]:
     return names
 
 
-def test_every_command_has_help_with_an_example_and_speaks_json() -> None:
+def test_every_command_has_help_with_an_example_and_speaks_json():
     """One line to copy; `--json` is everywhere but in `demo` and `help`."""
     for words in commands():
         text = " ".join(CliRunner().invoke(app, [*words, "--help"]).stdout.split())
@@ -55,14 +55,14 @@ def test_every_command_has_help_with_an_example_and_speaks_json() -> None:
         assert ("--json" in text) == (words[0] not in ("demo", "help")), words
 
 
-def test_every_command_is_in_the_readme() -> None:
+def test_every_command_is_in_the_readme():
     """By name, in the overview."""
     overview = README.split("## What it does")[1].split("```")[1].splitlines()
     lines = {line.split()[1]: line for line in overview if line.startswith("gpunode ")}
     assert [words for words in commands() if any(word not in lines.get(words[0], "") for word in words)] == []
 
 
-def test_the_exit_codes_are_told_alike() -> None:
+def test_the_exit_codes_are_told_alike():
     """README and --help name the same codes with the same words."""
     codes = README.split("**Exit codes**: ")[1].split("\n\n")[0].replace("`", "")
 
@@ -81,9 +81,7 @@ def test_the_exit_codes_are_told_alike() -> None:
         ),
     ],
 )
-def test_a_command_imports_no_library_that_it_does_not_use(
-    tmp_path, words: str, before: str, heavy: str
-) -> None:
+def test_a_command_imports_no_library_that_it_does_not_use(tmp_path, words: str, before: str, heavy: str):
     """Start-up stays fast: clients are imported by the commands that use them."""
     inventory = "groups: {gpu: {hosts: [a], connection: local, python: /nowhere, sudo: false}}"
     (tmp_path / "inventory.yaml").write_text(inventory)
@@ -99,7 +97,7 @@ def test_a_command_imports_no_library_that_it_does_not_use(
     assert done.stdout.splitlines()[-1] == "[]"
 
 
-def test_every_file_the_documents_point_to_is_there() -> None:
+def test_every_file_the_documents_point_to_is_there():
     """Links between the documents hold."""
     for document in DOCUMENTS:
         for part in document.read_text().split("](")[1:]:
@@ -114,7 +112,7 @@ def anchors(document: Path) -> set[str]:
     return {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles}
 
 
-def test_every_section_that_a_document_points_to_is_there() -> None:
+def test_every_section_that_a_document_points_to_is_there():
     """In itself or in another one."""
     missing = [
         f"{document.name}: {target}#{name}"
@@ -132,7 +130,7 @@ def lines_of_gpunode(text: str) -> list[str]:
     return [*called, *re.findall(r"`gpunode ([a-z][^`\n]*)`", text)]
 
 
-def test_every_command_that_a_document_names_is_there_with_its_options() -> None:
+def test_every_command_that_a_document_names_is_there_with_its_options():
     """Also in what no test runs."""
     missing, gpunode = [], typer.main.get_command(app)
     for line in [line for document in DOCUMENTS for line in lines_of_gpunode(document.read_text())]:
@@ -148,7 +146,7 @@ def test_every_command_that_a_document_names_is_there_with_its_options() -> None
     assert missing == []
 
 
-def test_every_page_stands_in_the_table_of_contents() -> None:
+def test_every_page_stands_in_the_table_of_contents():
     """Of the site (zensical.toml), once."""
     listed = re.findall(r'= "([\w/-]+\.md)"', (ROOT / "zensical.toml").read_text())
     assert sorted(listed) == sorted(
@@ -157,7 +155,7 @@ def test_every_page_stands_in_the_table_of_contents() -> None:
 
 
 @pytest.mark.release
-def test_the_site_builds_without_a_broken_link(tmp_path) -> None:
+def test_the_site_builds_without_a_broken_link(tmp_path):
     """`make docs`: each page is there, and no browser would fetch anything from elsewhere."""
     if not (ROOT / ".venv/bin/zensical").exists() or not shutil.which("make"):
         pytest.skip("zensical needs Python 3.11, and the site make")
@@ -171,7 +169,7 @@ def test_the_site_builds_without_a_broken_link(tmp_path) -> None:
         assert re.findall(r'(?:src|rel="stylesheet" href)="https?:', text) == []
 
 
-def test_the_device_plugins_daemonset_by_hand_is_what_gpunode_applies() -> None:
+def test_the_device_plugins_daemonset_by_hand_is_what_gpunode_applies():
     """The one in its document is part of the one that is tried on real kubelets."""
     text = (ROOT / "docs/deviceplugin.md").read_text().split("```yaml\n")[1].split("```")[0]
     by_hand = yaml.safe_load(text)["spec"]["template"]["spec"]
@@ -189,7 +187,7 @@ def test_the_device_plugins_daemonset_by_hand_is_what_gpunode_applies() -> None:
     assert [variable for variable in hand["env"] if variable not in made["env"]] == []
 
 
-def test_every_link_of_the_chain_is_documented() -> None:
+def test_every_link_of_the_chain_is_documented():
     """docs/json.md lists the values of `layer`, in order; README's and verify's help tell of the same chain."""
     said = (ROOT / "docs/json.md").read_text().split("`layer` of a link is one of")[1].split("not whole.")[0]
     ssh, container, work, *chain = get_args(Layer)
@@ -202,7 +200,7 @@ def test_every_link_of_the_chain_is_documented() -> None:
 FOLDERS = ("gpunode", "tests", "docs", "templates", "inventories", "bench")
 
 
-def test_every_path_that_a_document_names_is_there() -> None:
+def test_every_path_that_a_document_names_is_there():
     """Files of the project in `code`, patterns too; a module also by its place in the package or beside the document."""
     missing = []
     for document in DOCUMENTS:
@@ -218,7 +216,7 @@ def test_every_path_that_a_document_names_is_there() -> None:
     assert missing == []
 
 
-def test_the_rooms_are_those_of_the_package() -> None:
+def test_the_rooms_are_those_of_the_package():
     """The table in docs/design.md leaves out no room and names none that is gone."""
     table = (ROOT / "docs/design.md").read_text().split("| room | holds |")[1].split("\n\n")[0]
     named = {
@@ -234,7 +232,7 @@ def test_the_rooms_are_those_of_the_package() -> None:
     assert named == (package - {"__init__", "__main__"}) | {"templates"}
 
 
-def test_every_step_of_a_walk_is_a_room_that_holds_what_the_step_names() -> None:
+def test_every_step_of_a_walk_is_a_room_that_holds_what_the_step_names():
     """The walks in docs/design.md."""
     text = (ROOT / "docs/design.md").read_text().split("\n## Walks\n")[1].split("\n## ")[0]
     walks = [" ".join(part.split()) for part in text.split("\n\n") if part.startswith("**")]
@@ -253,14 +251,14 @@ def test_every_step_of_a_walk_is_a_room_that_holds_what_the_step_names() -> None
             assert [word for word in words if not re.search(rf"\b{word}\b", code)] == [], step
 
 
-def test_every_make_target_that_a_document_names_is_there() -> None:
+def test_every_make_target_that_a_document_names_is_there():
     """In `code` or in a block of commands."""
     targets = set(re.findall(r"^([a-z][\w-]*):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     texts = "\n".join(document.read_text() for document in DOCUMENTS)
     assert set(re.findall(r"(?:^|`)\s*make ([a-z][\w-]*)", texts, re.MULTILINE)) - targets == set()
 
 
-def test_the_inventory_of_the_readme_is_right(tmp_path) -> None:
+def test_the_inventory_of_the_readme_is_right(tmp_path):
     """With the file beside it that the step before it writes."""
     text = README.split("```yaml\n")[1].split("```")[0]
     assert "gpunode plugin image --base python.tar" in README
@@ -273,7 +271,7 @@ def test_the_inventory_of_the_readme_is_right(tmp_path) -> None:
     assert [host.name for host in hosts] == ["gpu-01", "gpu-02", "gpu-03", "gpu-04", "gpu-11", "gpu-12"]
 
 
-def test_messages_name_pages_that_the_user_has() -> None:
+def test_messages_name_pages_that_the_user_has():
     """With its section; `docs/…` is there in a checkout only."""
     named, relative = set(), set()
     for path in (ROOT / "gpunode").rglob("*.py"):

@@ -21,7 +21,7 @@ def tree(error: type[errors.GpunodeError]) -> dict[str, int]:
 OWN = ("accept", "contract", "deviceplugin", "share", "sim", "agent", "on_host")
 
 
-def test_the_tree_lists_every_error_with_its_exit_code() -> None:
+def test_the_tree_lists_every_error_with_its_exit_code():
     """A reader of errors.py sees all of them."""
     listed = re.findall(r"^ +[+-] (\w+) +(\d)  ", errors.__doc__ or "", re.MULTILINE)
     assert {name: int(code) for name, code in listed} == {
@@ -30,7 +30,7 @@ def test_the_tree_lists_every_error_with_its_exit_code() -> None:
     assert len(listed) < 25
 
 
-def test_errors_are_defined_in_one_module() -> None:
+def test_errors_are_defined_in_one_module():
     """One vocabulary: a caller finds what it may catch in errors.py."""
     known = {*tree(errors.GpunodeError)}
     package = Path(gpunode.__file__).parent

@@ -18,7 +18,7 @@ PACKAGES, REBOOT = Packages("why"), Reboot("why")
 RESTARTS = [Service(f"{unit}.service", "why", restart=True) for unit in ("docker", "kubelet")]
 
 
-def test_hosts_of_a_batch_work_side_by_side_and_batches_one_after_the_other() -> None:
+def test_hosts_of_a_batch_work_side_by_side_and_batches_one_after_the_other():
     members = [waiting(A1, PACKAGES, PACKAGES, *RESTARTS), waiting(A2, *RESTARTS)]
     together = estimate([(A1, A2)], members, {}, proves=False)
     assert together == Estimate(90 + 16 + 3, typical=True)
@@ -26,7 +26,7 @@ def test_hosts_of_a_batch_work_side_by_side_and_batches_one_after_the_other() ->
     assert estimate([(A1, A2)], members, {}, proves=True).seconds == together.seconds + 15
 
 
-def test_batches_are_counted_as_the_run_numbers_them(tmp_path, monkeypatch) -> None:
+def test_batches_are_counted_as_the_run_numbers_them(tmp_path, monkeypatch):
     """Those of hosts without changes, too: they are proven."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     session = mock.Mock(inventory=Inventory("inventory.yaml", (), Cluster()))
@@ -43,12 +43,12 @@ def test_batches_are_counted_as_the_run_numbers_them(tmp_path, monkeypatch) -> N
     ]
 
 
-def test_a_reload_takes_no_reboots_time() -> None:
+def test_a_reload_takes_no_reboots_time():
     assert estimate([(A1,)], [waiting(A1, REBOOT, reload=True)], {}, proves=False).seconds == 5 + 3
     assert estimate([(A1,)], [waiting(A1, REBOOT)], {}, proves=False).seconds == 120 + 3
 
 
-def test_what_earlier_runs_took_counts_before_typical_times() -> None:
+def test_what_earlier_runs_took_counts_before_typical_times():
     """And where one is not known, the text says so."""
     members = [waiting(A1, PACKAGES, WriteFile("/etc/x", "", "why"))]
     assert estimate([(A1,)], members, {"packages": 20.0}, proves=False) == Estimate(23.0, typical=True)
@@ -67,12 +67,12 @@ def test_what_earlier_runs_took_counts_before_typical_times() -> None:
         (7100, "about 2 h"),
     ],
 )
-def test_a_time_is_rounded_up(seconds: float, text: str) -> None:
+def test_a_time_is_rounded_up(seconds: float, text: str):
     assert str(Estimate(seconds, typical=False)) == text
     assert str(Estimate(seconds, typical=True)) == f"{text} (typical times)"
 
 
-def test_the_mean_of_earlier_runs_is_of_hosts_that_were_finished(tmp_path) -> None:
+def test_the_mean_of_earlier_runs_is_of_hosts_that_were_finished(tmp_path):
     inventory = tmp_path / "inventory.yaml"
     for packages in (10.0, 30.0):
         run = Record.begin(inventory, ["a", "b"], RunOptions(), folder=tmp_path / "runs")

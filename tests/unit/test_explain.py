@@ -50,7 +50,7 @@ def meaning(text: str) -> Explanation:
     return answer
 
 
-def test_every_xid_has_an_answer_with_its_source() -> None:
+def test_every_xid_has_an_answer_with_its_source():
     catalogue = rows("xid")
     assert len(catalogue) == 172
     for code, name, *_ in catalogue:
@@ -61,7 +61,7 @@ def test_every_xid_has_an_answer_with_its_source() -> None:
         assert "docs.nvidia.com/deploy/xid-errors" in line.source
 
 
-def test_no_xid_is_answered_otherwise_than_the_plugin_acts() -> None:
+def test_no_xid_is_answered_otherwise_than_the_plugin_acts():
     """A GPU that stays Healthy is not to be reset, and one that is Unhealthy has to be."""
     of = {
         Verdict.APPLICATION: {"nothing", "restart-program", "follow-other"},
@@ -73,7 +73,7 @@ def test_no_xid_is_answered_otherwise_than_the_plugin_acts() -> None:
         assert meaning(f"xid {code}").action in of[verdict(int(code))], code
 
 
-def test_every_rule_of_nvlink_5_is_found_by_its_unit_and_bits() -> None:
+def test_every_rule_of_nvlink_5_is_found_by_its_unit_and_bits():
     rules = rows("nvlink5")
     assert len(rules) == 94
     for code, units, *layouts, status, immediate, later, _ in [rule[:8] for rule in rules]:
@@ -87,14 +87,14 @@ def test_every_rule_of_nvlink_5_is_found_by_its_unit_and_bits() -> None:
                 assert later in table("gpunode.explain", "actions.yaml")["later"] or later == "IGNORE"
 
 
-def test_bits_of_no_rule_are_not_taken_for_those_of_another() -> None:
+def test_bits_of_no_rule_are_not_taken_for_those_of_another():
     answer = meaning(
         f"NVRM: Xid (PCI:{GPU}): 145, RLW_REMAP Fatal XC1 i0 Link 04 (0x00000082 0x00f00000 0x0)"
     )
     assert answer.action == "follow-other"
 
 
-def test_every_sxid_has_an_answer_with_its_source() -> None:
+def test_every_sxid_has_an_answer_with_its_source():
     catalogue = rows("sxid")
     assert len(catalogue) == 93
     for code, name, severity, *_ in catalogue:
@@ -106,7 +106,7 @@ def test_every_sxid_has_an_answer_with_its_source() -> None:
         assert name in meaning(f"detected NVSwitch fatal error {code} on fid 0 on NVSwitch pci bus id 0").what
 
 
-def test_the_line_decides_where_the_catalogue_leaves_it_open() -> None:
+def test_the_line_decides_where_the_catalogue_leaves_it_open():
     line = "nvidia-nvswitch0: SXid (PCI:0000:c1:00.0): 22012, {}, Link 1"
     assert meaning(line.format("Non-fatal")).action == "nothing"
     assert meaning(line.format("Fatal")).action == "reset-fabric"
@@ -120,12 +120,12 @@ def test_the_line_decides_where_the_catalogue_leaves_it_open() -> None:
         ("0x2 (Node Reboot Required)", "reboot"),
     ],
 )
-def test_xid_154_is_answered_by_the_action_that_it_names(recovery: str, action: str) -> None:
+def test_xid_154_is_answered_by_the_action_that_it_names(recovery: str, action: str):
     text = f"NVRM: Xid (PCI:{GPU}): 154, GPU recovery action changed from 0x0 (None) to {recovery}"
     assert meaning(text).action == action
 
 
-def test_a_command_names_the_gpu_of_the_line() -> None:
+def test_a_command_names_the_gpu_of_the_line():
     assert meaning(f"NVRM: Xid (PCI:{GPU}): 119, pid=1").command == f"nvidia-smi --gpu-reset -i {GPU}.0"
     assert meaning("NVRM: Xid (0000:03:00): 62, 1234").command == "nvidia-smi --gpu-reset -i 0000:03:00.0"
     assert meaning(f"NVRM: Xid (PCI:{GPU} GPU-I:05): 95, pid=1").command.endswith(f"{GPU}.0")
@@ -147,12 +147,12 @@ def test_a_command_names_the_gpu_of_the_line() -> None:
         "cuda " * 12_000,
     ],
 )
-def test_what_no_table_has_is_not_guessed_at(text: str) -> None:
+def test_what_no_table_has_is_not_guessed_at(text: str):
     assert explain(text) is None
 
 
 @tables.rows("explained-threads")
-def test_lines_of_public_threads_are_answered_by_their_outcome(name: str, right: int, wrong: int) -> None:
+def test_lines_of_public_threads_are_answered_by_their_outcome(name: str, right: int, wrong: int):
     """By the answer's fault and action, both; or by both of its alternative, which has to tell when it holds.
 
     Those that are wrong have had other causes in other threads. Lines that differ in numbers only are in one of the files. A line of no single cause has no answer with one, and an
@@ -174,14 +174,14 @@ def causes(answer: Explanation | None) -> list[tuple[str, str]]:
     return [(change.fault, change.action) for change in (answer, answer.alternative) if change]
 
 
-def test_a_family_of_lines_has_its_answer_and_an_unknown_cause_is_narrowed_down() -> None:
+def test_a_family_of_lines_has_its_answer_and_an_unknown_cause_is_narrowed_down():
     for row in cases.read("explain/families.yaml"):
         answer = meaning(row["line"])
         assert (answer.code, answer.fault) == (row["code"], row.get("fault", "unknown")), row["line"]
         assert answer.command or "fault" in row, row["code"]
 
 
-def test_every_row_names_an_action_and_its_source() -> None:
+def test_every_row_names_an_action_and_its_source():
     known: Any = table("gpunode.explain", "lines.yaml")
     assert len({row["code"] for row in known}) == len(known)
     for row in known:
@@ -195,7 +195,7 @@ def test_every_row_names_an_action_and_its_source() -> None:
             assert (second.fault, second.action) != (row["fault"], row["action"])
 
 
-def test_a_provision_that_is_to_bring_another_driver_is_told_its_branch_first() -> None:
+def test_a_provision_that_is_to_bring_another_driver_is_told_its_branch_first():
     """`driver: auto` keeps an installed branch: without that the command changes nothing."""
     bringing = [
         answer
@@ -207,7 +207,7 @@ def test_a_provision_that_is_to_bring_another_driver_is_told_its_branch_first() 
         assert 'To update, name a newer branch in the inventory, such as `driver: "595"`' in answer.next
 
 
-def test_an_error_of_cuda_is_known_by_its_names_its_text_and_its_number() -> None:
+def test_an_error_of_cuda_is_known_by_its_names_its_text_and_its_number():
     known = {row["code"]: row for row in table("gpunode.explain", "lines.yaml")}
     catalogue = rows("cuda")
     assert len(catalogue) == 134
@@ -222,28 +222,28 @@ def test_an_error_of_cuda_is_known_by_its_names_its_text_and_its_number() -> Non
 
 
 @tables.rows("cuda-texts")
-def test_a_text_of_cuda_is_no_other_programs_text(text: str, code: str | None) -> None:
+def test_a_text_of_cuda_is_no_other_programs_text(text: str, code: str | None):
     assert getattr(explain(text), "code", None) == code
 
 
 @tables.rows("lines-of-other-programs")
-def test_a_line_is_explained_where_it_names_a_part_of_a_gpu(text: str, code: str | None) -> None:
+def test_a_line_is_explained_where_it_names_a_part_of_a_gpu(text: str, code: str | None):
     """Those of dkms and of PCI devices in general have rows that say so."""
     assert getattr(explain(text), "code", None) == code
 
 
-def test_an_entry_is_parsed_alone_as_in_its_table() -> None:
+def test_an_entry_is_parsed_alone_as_in_its_table():
     rows = [(row, entry("gpunode.explain", "lines.yaml", row["code"])) for row in _lines()]
     assert all(row == alone for row, alone in rows)
 
 
-def test_a_word_that_is_no_code_reads_no_table_again(monkeypatch) -> None:
+def test_a_word_that_is_no_code_reads_no_table_again(monkeypatch):
     explain("no-code")
     monkeypatch.delattr("gpunode.planning.tables._read")
     assert explain("another-word") is None
 
 
-def test_no_pattern_repeats_a_character_in_two_ways() -> None:
+def test_no_pattern_repeats_a_character_in_two_ways():
     """Two unbounded repeats side by side that take the same character, as in `X\\S*.*Y`, take the cube of a line."""
     for row in _lines():
         assert not _is_ambiguous(row.get("match", "")), row["code"]
@@ -284,7 +284,7 @@ def _last_repeats(sequence: Any, last: list[set[str]], twice: list[str]) -> list
     return last
 
 
-def test_a_general_answer_names_what_is_nvidias_and_proves_no_cause() -> None:
+def test_a_general_answer_names_what_is_nvidias_and_proves_no_cause():
     """Without NVIDIA's words the same line has none; and each general row has a line of its own."""
     answers = {
         row["line"]: answer
@@ -300,14 +300,14 @@ def test_a_general_answer_names_what_is_nvidias_and_proves_no_cause() -> None:
         assert bare is None or not bare.general, line
 
 
-def test_each_of_gpunodes_own_codes_is_explained_as_itself() -> None:
+def test_each_of_gpunodes_own_codes_is_explained_as_itself():
     """Numbers are those of Xids."""
     codes = [code for code in _own() if OWN.fullmatch(code) and not code.isdecimal()]
     assert len(codes) > 600
     assert {code: meaning(code).code for code in codes if meaning(code).code != code} == {}
 
 
-def test_what_the_plugin_reports_is_explained() -> None:
+def test_what_the_plugin_reports_is_explained():
     """By the codes of NVML's errors and by CUDA's numbers. 999 has many causes: the kernel log tells."""
     assert [why.code for why in gpus._REASONS.values() if explain(why.code) is None] == []
     several = [number for number in cuda._MEANING if meaning(f"CUDA error {number}").fault == "unknown"]
@@ -346,7 +346,7 @@ def written_codes() -> dict[str, str]:
     return codes
 
 
-def test_every_code_of_json_lines_is_explained() -> None:
+def test_every_code_of_json_lines_is_explained():
     """Those in the source, of failed changes, of refused pods and of a Pending pod's reasons; and of an acceptance."""
     written = written_codes()
     assert len(written) > 100
@@ -363,7 +363,7 @@ def run_explain(text: str) -> int:
     return CliRunner().invoke(app, ["explain", text]).exit_code
 
 
-def test_lines_of_stdin_are_explained_once_each(tmp_path) -> None:
+def test_lines_of_stdin_are_explained_once_each(tmp_path):
     log = f"all is well\n{FELL_OFF}\n{FELL_OFF}\n"
     with (tmp_path / "log").open("w+") as stdin:
         stdin.write(log)
@@ -378,11 +378,11 @@ def test_lines_of_stdin_are_explained_once_each(tmp_path) -> None:
 
 
 @tables.rows("explained-together")
-def test_the_most_specific_line_is_first_and_one_that_adds_nothing_is_left_out(text: str, codes: str) -> None:
+def test_the_most_specific_line_is_first_and_one_that_adds_nothing_is_left_out(text: str, codes: str):
     assert " ".join(answer.code for _, answer in explain_lines(text)) == codes
 
 
-def test_a_line_of_two_causes_names_both_and_what_tells_them_apart() -> None:
+def test_a_line_of_two_causes_names_both_and_what_tells_them_apart():
     done = CliRunner().invoke(app, ["explain", "--json", "unknown runtime specified nvidia"])
     line = jsonlines.parse(done.stdout)[0]
     assert (line["fault"], line["action"]) == ("configuration", "configure")
@@ -392,7 +392,7 @@ def test_a_line_of_two_causes_names_both_and_what_tells_them_apart() -> None:
     assert single["or_if"] == single["or_fault"] == single["or_action"] == single["or_next"] == ""
 
 
-def test_an_xid_that_comes_back_has_the_second_cause_of_its_line() -> None:
+def test_an_xid_that_comes_back_has_the_second_cause_of_its_line():
     second = meaning(FELL_OFF).alternative
     assert second is not None
     assert second == meaning("NVRM: GPU 0000:3b:00.0: GPU has fallen off the bus.").alternative
@@ -400,7 +400,7 @@ def test_an_xid_that_comes_back_has_the_second_cause_of_its_line() -> None:
     assert meaning(FELL_OFF).next == "Drain the node, then reboot the host."  # the rest is the second's
 
 
-def test_a_gpu_that_the_plugin_took_away_for_an_xid_comes_back_with_its_pod() -> None:
+def test_a_gpu_that_the_plugin_took_away_for_an_xid_comes_back_with_its_pod():
     answer = meaning("XidCriticalError: Xid=69 on Device=GPU-1, the device will go unhealthy.")
     assert (answer.code, answer.fault) == ("xid-69", "application")
     assert "Then restart the plugin's pod" in answer.next
@@ -411,11 +411,11 @@ def test_a_gpu_that_the_plugin_took_away_for_an_xid_comes_back_with_its_pod() ->
 @pytest.mark.parametrize(
     ("text", "last"), [("xid 79", ""), ("xid 79\nxid 48", " 2 errors explained in 2 lines.\n")]
 )
-def test_the_explanation_of_one_line_is_not_counted(text: str, last: str) -> None:
+def test_the_explanation_of_one_line_is_not_counted(text: str, last: str):
     assert CliRunner().invoke(app, ["explain", text]).stderr == last
 
 
-def test_an_unknown_line_ends_with_its_own_exit_code() -> None:
+def test_an_unknown_line_ends_with_its_own_exit_code():
     done = CliRunner().invoke(app, ["explain", "all", "is", "well"])
     assert done.exit_code == 7
     assert "gpunode does not know this line" in done.stderr
@@ -425,13 +425,13 @@ def test_an_unknown_line_ends_with_its_own_exit_code() -> None:
     ("text", "name"),
     [("Xid 9999", "Xid 9999"), ("sxid 1", "SXid 1"), ("NVRM: Xid (PCI:0000:3b:00): 999, pid=1", "Xid 999")],
 )
-def test_a_number_that_nvidia_does_not_list_is_named(text: str, name: str) -> None:
+def test_a_number_that_nvidia_does_not_list_is_named(text: str, name: str):
     done = CliRunner().invoke(app, ["explain", text])
     assert (done.exit_code, f" {name} is not in NVIDIA's catalogue" in done.stderr) == (7, True)
     assert done.stdout == ""
 
 
-def test_a_line_whose_cause_is_unknown_says_how_to_find_it_and_ends_as_an_unknown_one() -> None:
+def test_a_line_whose_cause_is_unknown_says_how_to_find_it_and_ends_as_an_unknown_one():
     done = CliRunner().invoke(
         app, ["explain", "--json", "NVRM: GPU 0000:3b:00.0: RmInitAdapter failed! (0x22:0x56:884)"]
     )
@@ -441,7 +441,7 @@ def test_a_line_whose_cause_is_unknown_says_how_to_find_it_and_ends_as_an_unknow
     assert (done.exit_code, summary["explained"]) == (7, 0)
 
 
-def test_a_program_of_the_toolkit_that_is_missing_is_no_missing_configuration() -> None:
+def test_a_program_of_the_toolkit_that_is_missing_is_no_missing_configuration():
     answer = meaning('exec: "nvidia-container-runtime": executable file not found in $PATH: unknown')
     assert answer.code == "toolkit-program-missing"
     assert answer.next.startswith("Install the container toolkit, or remove the runtime")
@@ -456,11 +456,11 @@ def test_a_program_of_the_toolkit_that_is_missing_is_no_missing_configuration() 
         ("CUDA Version: 12", None),
     ],
 )
-def test_a_number_of_cuda_is_read_where_the_line_reports_a_failure(text: str, code: str | None) -> None:
+def test_a_number_of_cuda_is_read_where_the_line_reports_a_failure(text: str, code: str | None):
     assert getattr(explain(text), "code", None) == code
 
 
-def test_the_fix_of_a_lost_gpu_has_the_commands() -> None:
+def test_the_fix_of_a_lost_gpu_has_the_commands():
     drain = "`kubectl drain n1 --ignore-daemonsets`"
     assert f" Commands: {drain}; on the host `sudo systemctl reboot`; then `kubectl uncordon n1`." in repair(
         "n1"

@@ -43,7 +43,7 @@ BARE: dict[str, Any] = {
 RAW: dict[str, Any] = {**BARE, **tables.read("facts")}
 
 
-def test_everything_that_was_seen_is_in_the_facts() -> None:
+def test_everything_that_was_seen_is_in_the_facts():
     """Field by field."""
     seen = answers.parse_facts(RAW)
     assert seen.os == Os("ubuntu", "24.04", "U", "amd64")
@@ -68,7 +68,7 @@ def test_everything_that_was_seen_is_in_the_facts() -> None:
 @pytest.mark.parametrize(
     "raw", [BARE, {key: RAW.get(key) if key in BARE else None for key in RAW}], ids=["missing", "failed"]
 )
-def test_what_could_not_be_read_is_empty(raw: dict[str, Any]) -> None:
+def test_what_could_not_be_read_is_empty(raw: dict[str, Any]):
     """Whether the section is missing or null."""
     seen = answers.parse_facts(raw)
     assert (seen.hostname, seen.os.id, seen.pci, seen.gpus, seen.units, seen.files) == (
@@ -90,12 +90,12 @@ def test_what_could_not_be_read_is_empty(raw: dict[str, Any]) -> None:
     )
 
 
-def test_why_a_section_is_empty_is_kept() -> None:
+def test_why_a_section_is_empty_is_kept():
     """So that nobody takes `could not look` for `nothing there`."""
     assert answers.parse_facts({**BARE, "errors": {"units": "no bus"}}).errors == {"units": "no bus"}
 
 
-def test_images_are_kept_for_each_runtime() -> None:
+def test_images_are_kept_for_each_runtime():
     """A node may have both; which one counts is decided with the rest of what is wished of it."""
     assert answers.parse_facts(RAW).images == RAW["images"]
 
@@ -112,7 +112,7 @@ ODD = (None, True, -1, 1e18, 10**400, "", "\ud800", "9" * 5000, [], [[None]], {}
 
 
 @pytest.mark.parametrize("odd", ODD, ids=lambda odd: type(odd).__name__)
-def test_whatever_stands_anywhere_is_planned_on_or_refused(odd: object) -> None:
+def test_whatever_stands_anywhere_is_planned_on_or_refused(odd: object):
     """A host may answer anything."""
     host = Host("gpu-07", Ssh("gpu-07"))
     for path in places(RAW):

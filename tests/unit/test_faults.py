@@ -9,7 +9,7 @@ import yaml
 ROOT = Path(__file__).parents[2]
 
 
-def test_each_fault_fits_its_file_once_and_names_a_test() -> None:
+def test_each_fault_fits_its_file_once_and_names_a_test():
     for fault in yaml.safe_load((ROOT / "bench/faults.yaml").read_text()):
         assert (ROOT / fault["file"]).read_text().count(fault["text"]) == 1, fault["id"]
         module, _, name = fault["tests"].partition("::")

@@ -22,7 +22,7 @@ def outcomes(items: list[Event | Outcome]) -> dict[str, Outcome]:
     return {item.host: item for item in items if isinstance(item, Outcome)}
 
 
-def test_one_bad_host_never_stops_the_others() -> None:
+def test_one_bad_host_never_stops_the_others():
     """Each kind of failure becomes that host's outcome; the rest go on."""
 
     def story(host: Host, emit: OnEvent) -> Outcome:
@@ -46,7 +46,7 @@ def test_one_bad_host_never_stops_the_others() -> None:
     assert done["gone"].problem.fix == "Look."
 
 
-def test_a_mistake_in_one_hosts_story_is_that_hosts_failure() -> None:
+def test_a_mistake_in_one_hosts_story_is_that_hosts_failure():
     """Facts that nobody foresaw on one host leave the others their run; the traceback is kept for the report."""
 
     def story(host: Host, emit: OnEvent) -> Outcome:
@@ -61,7 +61,7 @@ def test_a_mistake_in_one_hosts_story_is_that_hosts_failure() -> None:
     assert "in story" in done["odd"].why
 
 
-def test_events_come_while_hosts_are_still_at_work() -> None:
+def test_events_come_while_hosts_are_still_at_work():
     """Progress is seen before the outcome, not with it."""
     seen = threading.Event()
 
@@ -77,7 +77,7 @@ def test_events_come_while_hosts_are_still_at_work() -> None:
     assert isinstance(next(run), Outcome)
 
 
-def test_hosts_are_worked_on_side_by_side() -> None:
+def test_hosts_are_worked_on_side_by_side():
     """With as many forks as hosts nobody waits for another."""
     together = threading.Barrier(8)
 
@@ -90,7 +90,7 @@ def test_hosts_are_worked_on_side_by_side() -> None:
     assert set(outcomes(list(fleet.run(hosts(*names), story, forks=8)))) == set(names)
 
 
-def test_forks_bound_how_many_hosts_are_worked_on_at_once() -> None:
+def test_forks_bound_how_many_hosts_are_worked_on_at_once():
     """All wait to begin while none has ended; two threads do them all."""
     go_on, threads = threading.Event(), set[str]()
 
@@ -118,7 +118,7 @@ class OpenVisit:
 
 
 @pytest.mark.parametrize(("forks", "left"), [(3, 3), (2, 0)])
-def test_connections_are_kept_where_all_hosts_may_be_worked_on_at_once(forks: int, left: int) -> None:
+def test_connections_are_kept_where_all_hosts_may_be_worked_on_at_once(forks: int, left: int):
     """Of more hosts each is closed after its work: a thousand files are more than a process may have open."""
 
     def work(visit: Any, _emit: OnEvent) -> Outcome:

@@ -70,7 +70,7 @@ def texts(seen: Facts) -> dict[str, str | None]:
 
 
 @pytest.mark.parametrize("base", ["legacy", "modern", "k3s", "microk8s", "rocky", "suse"])
-def test_a_provision_is_taken_back_to_the_last_byte(base: str) -> None:
+def test_a_provision_is_taken_back_to_the_last_byte(base: str):
     """And nothing is left to take back then. All packages stay, and none is held."""
     bare = cases.facts(base)
     seen, journal = provisioned(bare)
@@ -132,9 +132,7 @@ BETWEEN = [Left("kept", "/etc/a", "changed between two writes of gpunode")]
         ([entry(DAEMON, "{}", "2"), entry(DAEMON, NVIDIA, '{"log": 1}', run="r2")], {DAEMON: '{"log": 1}'}, [], [replace(BETWEEN[0], what=DAEMON)]),
     ],
 )  # fmt: skip
-def test_files(
-    journal: list[Entry], files: dict[str, str | None], changes: list[Change], left: list[Left]
-) -> None:
+def test_files(journal: list[Entry], files: dict[str, str | None], changes: list[Change], left: list[Left]):
     seen = facts(files, docker=cases.facts("legacy").docker)
     outcome = forget.plan_host(HOST, forget.Aim(journal), seen)
     assert outcome.plan is not None
@@ -148,7 +146,7 @@ def test_files(
     assert list(outcome.left or ()) == left
 
 
-def test_a_stopped_docker_is_not_started() -> None:
+def test_a_stopped_docker_is_not_started():
     unit = Unit(DOCKER, "loaded", "inactive", "dead", "disabled")
     seen = replace(facts({DAEMON: NVIDIA}), units={DOCKER: unit})
     assert kinds(forget.Aim((entry(DAEMON, "{}", "other", unit=DOCKER),)), seen) == [WriteFile, ForgetHost]
@@ -160,12 +158,12 @@ def kinds(aim: forget.Aim, seen: Facts) -> list[type[Change]]:
     return [type(change) for change in outcome.plan.changes]
 
 
-def test_containers_that_outlive_nvidias_runtime_are_named() -> None:
+def test_containers_that_outlive_nvidias_runtime_are_named():
     outcome = forget.plan_host(HOST, forget.Aim(tuple(RUNTIME)), there(nvidia_container_toolkit="2"))
     assert outcome.left == (Left("irreversible", "running containers", STUCK),)
 
 
-def test_the_records_alone_go_where_the_software_is_kept() -> None:
+def test_the_records_alone_go_where_the_software_is_kept():
     """The node goes on offering its GPUs."""
     seen = facts({STATE: "", "/etc/modules-load.d/gpunode.conf": "nvidia", DAEMON: NVIDIA})
     outcome = forget.plan_host(HOST, forget.Aim(keep_software=True), seen)
@@ -174,7 +172,7 @@ def test_the_records_alone_go_where_the_software_is_kept() -> None:
     assert outcome.left == ()
 
 
-def test_an_image_goes_that_gpunode_has_loaded() -> None:
+def test_an_image_goes_that_gpunode_has_loaded():
     """One that nodes pull does not."""
     seen = facts({}, images={"docker": {"p:1": "sha256:1"}}, docker=cases.facts("legacy").docker)
     assert kinds(forget.Aim(image=PluginImage("p:1", "/p.tar")), seen) == [RemoveImage, ForgetHost]
@@ -192,7 +190,7 @@ def test_an_image_goes_that_gpunode_has_loaded() -> None:
         '{\n  "runtimes": {\n    "x": {\n      "path": "y"\n    }\n  }\n}\n',
     ],
 )
-def test_what_was_merged_into_daemon_json_comes_out_again(text: str) -> None:
+def test_what_was_merged_into_daemon_json_comes_out_again(text: str):
     """Every other byte stays."""
     assert without_nvidia(daemon_json(text, default=True), text) == text
 
@@ -208,13 +206,13 @@ OWN_RUNTIME = '{"runtimes": {"nvidia": {"path": "%s"}}, "default-runtime": "%s"}
         '{"a": 1, "default-runtime": "crun"}',
     ],
 )
-def test_a_docker_runtime_of_before_gpunode_stays(original: str) -> None:
+def test_a_docker_runtime_of_before_gpunode_stays(original: str):
     merged = daemon_json(original, default=True)
     since = merged[:-1] + ', "log": 1}'
     assert without_nvidia(since, original) == original[:-1] + ', "log": 1}'
 
 
-def test_a_containerd_runtime_of_before_gpunode_stays() -> None:
+def test_a_containerd_runtime_of_before_gpunode_stays():
     """With its binary, and the default runtime of before."""
     root = 'plugins."io.containerd.grpc.v1.cri".containerd'
     tables = "".join(
@@ -232,7 +230,7 @@ def test_a_containerd_runtime_of_before_gpunode_stays() -> None:
 
 
 @pytest.mark.parametrize("second", [False, True])
-def test_a_table_that_was_added_to_containerds_file_comes_out_again(second: bool) -> None:
+def test_a_table_that_was_added_to_containerds_file_comes_out_again(second: bool):
     """What somebody has written since stays, wherever it is; a default runtime that was not there before is runc's."""
     before = str(cases.facts("modern").files[CONTAINERD].content)
     merged = config_toml.containerd_toml(before, default=True, second=second)
@@ -243,7 +241,7 @@ def test_a_table_that_was_added_to_containerds_file_comes_out_again(second: bool
 
 
 @pytest.mark.parametrize("driver", [(), (changed(packages={DRIVER: (None, "2")}), changed("kernel_module"))])
-def test_a_unit_is_disabled_while_its_file_exists(driver: tuple[Entry, ...]) -> None:
+def test_a_unit_is_disabled_while_its_file_exists(driver: tuple[Entry, ...]):
     """With a reboot at the end, too."""
     unit = Unit("gpunode-cdi.service", "loaded", "inactive", "dead", "enabled")
     seen = there(("nvidia",), (USER,), libnvidia_ml1="2") if driver else facts({})
@@ -253,7 +251,7 @@ def test_a_unit_is_disabled_while_its_file_exists(driver: tuple[Entry, ...]) -> 
     assert kinds(forget.Aim((*driver, service)), seen) == planned
 
 
-def test_records_go_after_the_reboot_that_a_driver_needs() -> None:
+def test_records_go_after_the_reboot_that_a_driver_needs():
     """They name the packages: a run that is killed in between is planned from them again. The question names the reboot, no more is
     done later than was asked for."""
     journal = (changed(packages={DRIVER: (None, "2")}), changed("kernel_module"))

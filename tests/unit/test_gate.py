@@ -37,7 +37,7 @@ def closed(folder: Path, *commands: str, timeout: float = 20.0) -> tuple[str, li
     return why, [line for line in lines if "gate" in line]
 
 
-def test_gates_that_succeed_let_the_batch_begin(tmp_path) -> None:
+def test_gates_that_succeed_let_the_batch_begin(tmp_path):
     """Each is recorded with what it knew of the batch, run where the inventory is."""
     names = "GPUNODE_HOSTS GPUNODE_NODES GPUNODE_BATCH GPUNODE_BATCHES GPUNODE_INVENTORY"
     why, seen = closed(tmp_path, "true", f'for name in {names}; do eval echo \\"\\$$name\\"; done; pwd')
@@ -47,7 +47,7 @@ def test_gates_that_succeed_let_the_batch_begin(tmp_path) -> None:
     assert seen[1]["output"].splitlines() == said
 
 
-def test_the_first_that_fails_stops_the_run_by_its_own_words(tmp_path, capsys) -> None:
+def test_the_first_that_fails_stops_the_run_by_its_own_words(tmp_path, capsys):
     """Its last lines, without secrets; no later gate is run."""
     failing = "seq 100; echo alert: GpuHot >&2; echo api_key=hunter2hunter2; exit 3"
     why, seen = closed(tmp_path, failing, "touch later")
@@ -64,7 +64,7 @@ def test_the_first_that_fails_stops_the_run_by_its_own_words(tmp_path, capsys) -
     assert "hunter2" not in json.dumps([told, seen])
 
 
-def test_a_gate_that_does_not_end_is_ended_with_all_that_it_began(tmp_path) -> None:
+def test_a_gate_that_does_not_end_is_ended_with_all_that_it_began(tmp_path):
     child_file = tmp_path / "child"
     child_file.touch()
     for seconds in (0.5, 5, 50):  # a loaded machine starts no shell in half a second
@@ -80,13 +80,13 @@ def test_a_gate_that_does_not_end_is_ended_with_all_that_it_began(tmp_path) -> N
     assert not _runs(child)
 
 
-def test_output_that_nobody_reads_does_not_hold_a_gate(tmp_path) -> None:
+def test_output_that_nobody_reads_does_not_hold_a_gate(tmp_path):
     """A child that keeps the output open, and more than fits into memory or a pipe."""
     why, (each,) = closed(tmp_path, "sleep 600 & yes | head -c 1000000; echo done")
     assert (why, each["output"].splitlines()[-1]) == ("", "done")
 
 
-def test_a_gate_that_cannot_be_started_stops_the_run(tmp_path, monkeypatch) -> None:
+def test_a_gate_that_cannot_be_started_stops_the_run(tmp_path, monkeypatch):
     monkeypatch.setattr(gate, "SHELL", "/nowhere/sh")
     why, (each,) = closed(tmp_path, "true")
     assert why == "gate `true` exited with 126"
@@ -110,7 +110,7 @@ def test_a_gate_that_cannot_be_started_stops_the_run(tmp_path, monkeypatch) -> N
 )
 def test_a_run_that_a_gate_or_its_operator_stopped_has_an_exit_code_of_its_own(
     members: list[tuple[Any, str | None]], code: int
-) -> None:
+):
     """Unless something failed; a gate has that of a refusal."""
     made = [
         Member(HOST, Outcome("gpu-1", status), reason=Problem(why, why) if why else None)

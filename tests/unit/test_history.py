@@ -83,7 +83,7 @@ def of_kind(documents: list[dict[str, Any]], kind: str) -> list[dict[str, Any]]:
     ]
 
 
-def test_an_undo_names_hosts_that_have_left_the_inventory(capsys) -> None:
+def test_an_undo_names_hosts_that_have_left_the_inventory(capsys):
     """Those that the run has changed, or was changing."""
     made = recorded()
     inventory = Inventory("inventory.yaml", (Host("a", Ssh("a")),), Cluster())
@@ -93,7 +93,7 @@ def test_an_undo_names_hosts_that_have_left_the_inventory(capsys) -> None:
     assert [(line["host"], line["code"]) for line in left] == [("b", "kept"), ("c", "kept"), ("", "cluster")]
 
 
-def test_an_undo_names_labels_that_stay_with_the_reason(capsys) -> None:
+def test_an_undo_names_labels_that_stay_with_the_reason(capsys):
     """Not those of hosts that the run has not begun, nor those that this undo has taken back already."""
     made = Record.begin(Path("inventory.yaml"), list("abcd"), RunOptions())
     nodes = {f"node-{host}": host for host in "abcd"}
@@ -113,7 +113,7 @@ def test_an_undo_names_labels_that_stay_with_the_reason(capsys) -> None:
     ]
 
 
-def test_undo_last_takes_the_last_run_of_this_inventory(tmp_path, monkeypatch) -> None:
+def test_undo_last_takes_the_last_run_of_this_inventory(tmp_path, monkeypatch):
     """Never that of another one, where the newest run may be."""
     monkeypatch.chdir(tmp_path)
     for name in ("inventory.yaml", "other.yaml", "third.yaml"):
@@ -131,7 +131,7 @@ def test_undo_last_takes_the_last_run_of_this_inventory(tmp_path, monkeypatch) -
         assert (code, "no run of third.yaml" in text) == (2, True)
 
 
-def test_show_last_shows_a_forget_too(tmp_path, monkeypatch) -> None:
+def test_show_last_shows_a_forget_too(tmp_path, monkeypatch):
     """Only undo and resume go on from the runs before it."""
     monkeypatch.chdir(tmp_path)
     Record.begin(Path("inventory.yaml"), ["a"], RunOptions())
@@ -140,7 +140,7 @@ def test_show_last_shows_a_forget_too(tmp_path, monkeypatch) -> None:
     assert lines("show", "last")[0]["run"] == made.id
 
 
-def test_undo_last_names_the_forget_that_it_passes_over(tmp_path, monkeypatch) -> None:
+def test_undo_last_names_the_forget_that_it_passes_over(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("inventory.yaml").write_text("groups: {g: {hosts: [a]}}\n")
     before = Record.begin(Path("inventory.yaml"), ["a"], RunOptions())
@@ -162,7 +162,7 @@ def test_undo_last_names_the_forget_that_it_passes_over(tmp_path, monkeypatch) -
 )
 def test_undo_last_passes_over_a_run_of_which_an_undo_kept_all(
     tmp_path, monkeypatch, undos: list[tuple[int, dict[str, State]]], chosen: int
-) -> None:
+):
     """`undos`: which record each undoes, and the states of its hosts."""
     monkeypatch.chdir(tmp_path)
     inventory = Path("inventory.yaml")
@@ -185,7 +185,7 @@ def test_undo_last_passes_over_a_run_of_which_an_undo_kept_all(
     assert (run("undo", "last")[0] == 0) == (chosen == 2)
 
 
-def test_an_undo_of_hosts_that_the_run_did_not_touch_names_those_it_did(tmp_path, monkeypatch) -> None:
+def test_an_undo_of_hosts_that_the_run_did_not_touch_names_those_it_did(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("inventory.yaml").write_text("groups: {g: {hosts: [a, b]}}\n")
     made = Record.begin(Path("inventory.yaml"), ["a"], RunOptions())
@@ -201,7 +201,7 @@ def test_an_undo_of_hosts_that_the_run_did_not_touch_names_those_it_did(tmp_path
 )
 def test_undo_last_does_not_take_an_unfinished_undo_back(
     tmp_path, monkeypatch, state: State, ended: bool, refused: bool
-) -> None:
+):
     """Who repeats the command after a kill wants the rest undone."""
     monkeypatch.chdir(tmp_path)
     Path("inventory.yaml").write_text("groups: {g: {hosts: [a]}}\n")
@@ -219,7 +219,7 @@ def test_undo_last_does_not_take_an_unfinished_undo_back(
 
 
 @pytest.mark.parametrize(("state", "code"), [("kept", 4), ("undone", 0)])
-def test_a_resumed_undo_ends_as_one_that_was_not_interrupted(state: State, code: int) -> None:
+def test_a_resumed_undo_ends_as_one_that_was_not_interrupted(state: State, code: int):
     """What its first part could not put back is named again."""
     made = Record.begin(Path("inventory.yaml"), ["a", "b"], RunOptions())
     reporter = mock.MagicMock()
@@ -229,7 +229,7 @@ def test_a_resumed_undo_ends_as_one_that_was_not_interrupted(state: State, code:
     assert ("Nothing to undo: a: " in str(reporter.note.mock_calls)) == (code == 4)
 
 
-def test_an_undo_says_which_run_it_takes_back(capsys) -> None:
+def test_an_undo_says_which_run_it_takes_back(capsys):
     made = Record.begin(Path("inventory.yaml"), ["a"], RunOptions())
     session = Session(
         Inventory("inventory.yaml", (), Cluster()), (), {}, report.make(json=True, quiet=True), 1
@@ -241,7 +241,7 @@ def test_an_undo_says_which_run_it_takes_back(capsys) -> None:
     assert note["message"].endswith(f"of {Path('inventory.yaml').resolve()}.")
 
 
-def test_a_run_is_shown_as_it_was() -> None:
+def test_a_run_is_shown_as_it_was():
     run_id = recorded().id
     shown = lines("show", "last")
     (head,) = of_kind(shown, "run")
@@ -274,7 +274,7 @@ def test_a_run_is_shown_as_it_was() -> None:
     assert "\n c  ? changing\n" in text
 
 
-def test_users_see_hosts_that_ended_alike_once_and_diffs_when_they_ask() -> None:
+def test_users_see_hosts_that_ended_alike_once_and_diffs_when_they_ask():
     made = recorded()
     made.host("b", "proven", applied=[FILE, RESTART])
     made.host("c", "proven", applied=[FILE, RESTART])
@@ -291,7 +291,7 @@ def test_users_see_hosts_that_ended_alike_once_and_diffs_when_they_ask() -> None
 
 
 @pytest.mark.parametrize("others", ["skipped", "proven"])
-def test_a_change_of_the_cluster_is_not_made_where_its_host_was_not_started(others: State) -> None:
+def test_a_change_of_the_cluster_is_not_made_where_its_host_was_not_started(others: State):
     """One that is no host's is not made where none was started; else it is not known."""
     made = Record.begin(Path("inventory.yaml"), ["a", "b"], RunOptions())
     pods = [
@@ -313,7 +313,7 @@ def test_a_change_of_the_cluster_is_not_made_where_its_host_was_not_started(othe
     assert (" ~ replaced Pod kube-system/node-b on node-b\n" in text) is (others == "proven")
 
 
-def test_what_was_not_seen_to_be_made_before_a_host_was_lost_is_not_known() -> None:
+def test_what_was_not_seen_to_be_made_before_a_host_was_lost_is_not_known():
     """Its apply goes on there. What was seen is made, and its node may be changed."""
     made = Record.begin(Path("inventory.yaml"), ["a"], RunOptions())
     made.plans({"a": plan("a", FILE, RESTART)})
@@ -324,7 +324,7 @@ def test_what_was_not_seen_to_be_made_before_a_host_was_lost_is_not_known() -> N
     assert [change["made"] for line in told for change in line["changes"]] == [None, True, None]
 
 
-def test_an_annotation_of_a_node_is_the_deployments() -> None:
+def test_an_annotation_of_a_node_is_the_deployments():
     """Its labels are its host's."""
     made = Record.begin(Path("inventory.yaml"), ["a"], RunOptions())
     titles = [Title("Node", "node-a"), Title("Node", "node-a", part="annotation x")]
@@ -332,7 +332,7 @@ def test_an_annotation_of_a_node_is_the_deployments() -> None:
     assert [change.of for change in read(made.path).changes.values()] == ["a", ""]
 
 
-def test_a_gpunode_of_the_release_before_reads_an_object() -> None:
+def test_a_gpunode_of_the_release_before_reads_an_object():
     """It requires the title as text."""
     made = Record.begin(Path("inventory.yaml"), ["a"], RunOptions())
     config = {"kind": "ConfigMap", "metadata": {"name": "x", "namespace": "gpunode"}}
@@ -341,7 +341,7 @@ def test_a_gpunode_of_the_release_before_reads_an_object() -> None:
     assert [line["object"]["what"] for line in written if "object" in line] == ["ConfigMap gpunode/x"]
 
 
-def test_objects_of_an_older_record_have_their_titles() -> None:
+def test_objects_of_an_older_record_have_their_titles():
     """It has them as text alone."""
     made = Record.begin(Path("inventory.yaml"), ["a"], RunOptions())
     titles = [
@@ -356,7 +356,7 @@ def test_objects_of_an_older_record_have_their_titles() -> None:
     assert [change.title for change in read(made.path).changes.values()] == titles
 
 
-def test_no_secret_is_in_a_record_and_a_change_is_there_once() -> None:
+def test_no_secret_is_in_a_record_and_a_change_is_there_once():
     path = recorded().path
     text = path.read_text()
     assert "hunter2" not in text
@@ -364,7 +364,7 @@ def test_no_secret_is_in_a_record_and_a_change_is_there_once() -> None:
     assert path.stat().st_mode & 0o777 == 0o600
 
 
-def test_threads_that_note_plans_at_once_name_changes_that_are_written() -> None:
+def test_threads_that_note_plans_at_once_name_changes_that_are_written():
     """A number that another thread has just given is on the disk before a plan with it is."""
     hosts = [f"h{number}" for number in range(40)]
     made = Record.begin(Path("inventory.yaml"), hosts, RunOptions())
@@ -384,7 +384,7 @@ def test_threads_that_note_plans_at_once_name_changes_that_are_written() -> None
     assert {host: len(numbers) for host, numbers in seen.planned.items()} == dict.fromkeys(hosts, 5)
 
 
-def test_a_record_that_is_torn_anywhere_is_shown_up_to_there() -> None:
+def test_a_record_that_is_torn_anywhere_is_shown_up_to_there():
     """Each prefix of a record behind its first line is a record."""
     path = recorded().path
     whole = path.read_bytes()
@@ -403,7 +403,7 @@ def old(folder: Path) -> None:
     (folder / "20200101T000000Z-0001.jsonl").write_text(text)
 
 
-def test_an_older_record_is_shown_without_what_it_lacks() -> None:
+def test_an_older_record_is_shown_without_what_it_lacks():
     folder = runs_folder(Path("inventory.yaml"))
     folder.mkdir(parents=True)
     old(folder)
@@ -434,7 +434,7 @@ def unknown_numbers(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("broken", [foreign, folder_in_its_place, newer, unknown_numbers])
-def test_a_record_that_cannot_be_read_hides_no_other(broken: Callable[[Path], None]) -> None:
+def test_a_record_that_cannot_be_read_hides_no_other(broken: Callable[[Path], None]):
     made = recorded()
     broken(made.path.parent)
     runs = lines("history")
@@ -447,13 +447,13 @@ def test_a_record_that_cannot_be_read_hides_no_other(broken: Callable[[Path], No
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root reads every file")
-def test_a_record_of_another_user_is_named() -> None:
+def test_a_record_of_another_user_is_named():
     path = recorded().path
     path.chmod(0)
     assert "Permission denied" in of_kind(lines("history"), "error")[0]["error"]
 
 
-def test_a_name_that_means_no_run_or_several_is_refused() -> None:
+def test_a_name_that_means_no_run_or_several_is_refused():
     assert run("show", "last") == (2, run("show", "last")[1])
     assert "no run is recorded" in run("show", "last")[1]
     first, second = recorded(), recorded()
@@ -469,7 +469,7 @@ def test_a_name_that_means_no_run_or_several_is_refused() -> None:
     assert of_kind(lines("show", "last"), "run")[0]["run"] == second.id
 
 
-def test_the_newest_runs_come_first_and_are_counted() -> None:
+def test_the_newest_runs_come_first_and_are_counted():
     made = [recorded().id for _ in range(3)]
     assert [line["run"] for line in of_kind(lines("history", "-n", "2"), "run")] == [made[2], made[1]]
     assert "earlier ones" in run("history", "-n", "2")[1]
@@ -477,9 +477,7 @@ def test_the_newest_runs_come_first_and_are_counted() -> None:
 
 
 @pytest.mark.parametrize(("mode", "own"), [(0o700, True), (0o755, True), (0o777, False), (None, False)])
-def test_records_are_beside_an_inventory_that_has_a_place_of_the_users(
-    tmp_path, mode: int | None, own: bool
-) -> None:
+def test_records_are_beside_an_inventory_that_has_a_place_of_the_users(tmp_path, mode: int | None, own: bool):
     """A file, and a folder into which others may write, are none."""
     inventory, place = tmp_path / "inventory.yaml", tmp_path / ".gpunode"
     inventory.write_text("groups: {all: {hosts: [a]}}\n")
@@ -492,7 +490,7 @@ def test_records_are_beside_an_inventory_that_has_a_place_of_the_users(
     assert (f"Records are in {place}/gpunode/runs" in text) is own
 
 
-def test_a_bundle_has_the_last_runs_of_its_hosts() -> None:
+def test_a_bundle_has_the_last_runs_of_its_hosts():
     runs = [
         Record.begin(Path("inventory.yaml"), hosts, RunOptions()).path for hosts in (["a"], ["b"], ["a", "b"])
     ]
@@ -505,7 +503,7 @@ def test_a_bundle_has_the_last_runs_of_its_hosts() -> None:
 )
 def test_the_list_of_runs_fits_80_columns_and_names_their_commands(
     options: dict[str, str], command: str, monkeypatch, tmp_path
-) -> None:
+):
     monkeypatch.chdir(tmp_path)
     for name, value in (("FORCE_COLOR", "1"), ("NO_COLOR", "1"), ("COLUMNS", "80"), ("TERM", "xterm")):
         monkeypatch.setenv(name, value)
@@ -522,7 +520,7 @@ def test_the_list_of_runs_fits_80_columns_and_names_their_commands(
     assert (listed["command"], listed["undoes"]) == (command, options.get("undo", ""))
 
 
-def test_a_host_is_taken_back_once_none_of_its_runs_is_left() -> None:
+def test_a_host_is_taken_back_once_none_of_its_runs_is_left():
     """Also an undo can be undone, and a host provisioned again; a run that did not begin there changes nothing."""
     inventory = Path("inventory.yaml")
 

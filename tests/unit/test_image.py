@@ -146,9 +146,7 @@ def _pip(monkeypatch) -> None:
     ],
     ids=["docker", "two layers", "compressed", "OCI", "two platforms", "folder"],
 )
-def test_the_archive_is_whole_for_oci_and_for_docker(
-    tmp_path, base: Callable[[Path], Path], arch: str
-) -> None:
+def test_the_archive_is_whole_for_oci_and_for_docker(tmp_path, base: Callable[[Path], Path], arch: str):
     """Every blob has its digest and size, each manifest names the same, and the inventory reads it."""
     written = built(tmp_path, base(tmp_path / "base"), arch)
 
@@ -178,7 +176,7 @@ def test_the_archive_is_whole_for_oci_and_for_docker(
     assert not [name for name in inside if name.endswith("run")]
 
 
-def test_it_runs_the_plugin_as_nobody(tmp_path) -> None:
+def test_it_runs_the_plugin_as_nobody(tmp_path):
     """Its program and variables, beside those of the base; no GPU is asked for by the image itself."""
     written = built(tmp_path, docker(DEBIAN))
 
@@ -194,7 +192,7 @@ def test_it_runs_the_plugin_as_nobody(tmp_path) -> None:
 
 
 @pytest.mark.parametrize("config", [{}, {"config": {"Env": ["LANG=C"]}}, {"config": None}])
-def test_a_base_without_a_path_gets_one(config: dict[str, Any]) -> None:
+def test_a_base_without_a_path_gets_one(config: dict[str, Any]):
     """ctr gives none to an image that has other variables: no program of it was found."""
     made = image._config({"rootfs": {"diff_ids": []}, **config}, b"")["config"]
     assert [variable for variable in made["Env"] if variable.startswith("PATH=")] == [image.PATH]
@@ -242,12 +240,12 @@ LOCAL, USUAL = "usr/local/bin/python3", "usr/bin/python3"
         "circle", "elsewhere", "removed", "folder removed", "folder emptied", "musl removed",
     ],
 )  # fmt: skip
-def test_its_python_is_the_one_that_python3_starts(tmp_path, layers: list[bytes], python: str) -> None:
+def test_its_python_is_the_one_that_python3_starts(tmp_path, layers: list[bytes], python: str):
     with base.open_base(saved(tmp_path / "base", docker(*layers)), "amd64") as image:
         assert image.python == python
 
 
-def test_its_modules_are_compiled_for_the_bases_python(tmp_path, monkeypatch: Any) -> None:
+def test_its_modules_are_compiled_for_the_bases_python(tmp_path, monkeypatch: Any):
     """Python reads them whatever the sources' times are, and without hash or stat of a source; traces name the image's paths."""
     monkeypatch.setattr(image, "compile_modules", COMPILE)
     built(tmp_path, docker(tar({MINE: b""})))
@@ -260,7 +258,7 @@ def test_its_modules_are_compiled_for_the_bases_python(tmp_path, monkeypatch: An
         assert marshal.loads(data[16:]).co_filename == f"/{source.relative_to(tmp_path / 'root')}"
 
 
-def test_the_bases_own_modules_are_compiled_where_it_has_none(tmp_path, monkeypatch: Any) -> None:
+def test_the_bases_own_modules_are_compiled_where_it_has_none(tmp_path, monkeypatch: Any):
     """Docker's images of Python have sources alone. They are checked at each import, for whoever builds on the image may update them."""
     monkeypatch.setattr(image, "compile_modules", COMPILE)
     version, tag = f"python{sys.version_info.major}.{sys.version_info.minor}", sys.implementation.cache_tag
@@ -279,14 +277,14 @@ def test_the_bases_own_modules_are_compiled_where_it_has_none(tmp_path, monkeypa
     assert (code.co_names, code.co_filename) == (("new",), f"/{lib}/json/__init__.py")
 
 
-def test_a_base_with_a_python_that_is_not_here_gets_sources_alone(tmp_path, monkeypatch: Any) -> None:
+def test_a_base_with_a_python_that_is_not_here_gets_sources_alone(tmp_path, monkeypatch: Any):
     """Another minor version's modules could not be read."""
     monkeypatch.setattr(image, "compile_modules", COMPILE)
     monkeypatch.setattr(image, "which", lambda _: None)
     assert not built(tmp_path, docker(tar({"usr/bin/python3.99": b""}))).compiled
 
 
-def test_the_same_base_makes_the_same_bytes(tmp_path, monkeypatch) -> None:
+def test_the_same_base_makes_the_same_bytes(tmp_path, monkeypatch):
     """Whoever writes it, and when: files read later, in another order, with other times."""
     monkeypatch.setattr(image, "compile_modules", COMPILE)
     base = docker(tar({MINE: b""}))
@@ -314,7 +312,7 @@ def test_the_same_base_makes_the_same_bytes(tmp_path, monkeypatch) -> None:
         (oci(DEBIAN, archs=("amd64", "amd64")), "holds 2 images for linux/amd64"),
     ],
 )
-def test_a_base_that_does_not_fit_is_refused(tmp_path, files: Files, words: str) -> None:
+def test_a_base_that_does_not_fit_is_refused(tmp_path, files: Files, words: str):
     """By its name, with the cause; nothing is written."""
     base = str(saved(tmp_path / "base.tar", files))
 
@@ -335,7 +333,7 @@ def test_a_base_that_does_not_fit_is_refused(tmp_path, files: Files, words: str)
         (tar(docker(DEBIAN))[:2000], "base.tar is no image archive, or was cut off"),
     ],
 )
-def test_what_is_no_archive_is_named(tmp_path, content: bytes | None, words: str) -> None:
+def test_what_is_no_archive_is_named(tmp_path, content: bytes | None, words: str):
     """A missing file, a web page, a copy that broke off."""
     if content is not None:
         (tmp_path / "base.tar").write_bytes(content)
@@ -345,7 +343,7 @@ def test_what_is_no_archive_is_named(tmp_path, content: bytes | None, words: str
 
 
 @pytest.mark.parametrize("named", ["../beside", "link", "/dev/zero", "pipe", "out", "index.json/x", "in\0"])
-def test_no_name_in_a_folder_leads_out_of_it(tmp_path, named: str) -> None:
+def test_no_name_in_a_folder_leads_out_of_it(tmp_path, named: str):
     """Neither as a path nor as a link, to the right layer neither; what may never end is not opened."""
     entry = [{"Config": "config.json", "Layers": [named]}]
     base = folder(
@@ -359,14 +357,14 @@ def test_no_name_in_a_folder_leads_out_of_it(tmp_path, named: str) -> None:
         built(tmp_path, base)
 
 
-def test_an_archive_that_cannot_be_finished_leaves_nothing(tmp_path) -> None:
+def test_an_archive_that_cannot_be_finished_leaves_nothing(tmp_path):
     (tmp_path / "out").mkdir()
     with pytest.raises(UsageError, match="cannot be written"):
         built(tmp_path, docker(DEBIAN))
     assert sorted(path.name for path in tmp_path.iterdir()) == ["base", "out"]
 
 
-def test_two_runs_that_write_one_archive_do_not_disturb_each_other(tmp_path) -> None:
+def test_two_runs_that_write_one_archive_do_not_disturb_each_other(tmp_path):
     with base.open_base(saved(tmp_path / "base", docker(DEBIAN)), "amd64") as under:
 
         def read(name: str) -> Any:
@@ -378,13 +376,13 @@ def test_two_runs_that_write_one_archive_do_not_disturb_each_other(tmp_path) -> 
     assert sorted(path.name for path in tmp_path.iterdir()) == ["base", "out"]
 
 
-def test_the_base_itself_is_a_regular_file(tmp_path) -> None:
+def test_the_base_itself_is_a_regular_file(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(UsageError, match="cannot be read: it is no regular file"):
         built(tmp_path, tmp_path / "pipe")
 
 
-def test_a_layers_digest_is_checked_before_its_names_are_read(tmp_path) -> None:
+def test_a_layers_digest_is_checked_before_its_names_are_read(tmp_path):
     """So nothing that a registry or a proxy changed is parsed."""
     damaged = docker(b"no tar archive") | {"config.json": config(DEBIAN)}
     with pytest.raises(UsageError, match=r"layer.tar is damaged: its SHA-256 is"):
@@ -398,7 +396,7 @@ def test_a_layers_digest_is_checked_before_its_names_are_read(tmp_path) -> None:
         ("config", "x"), ("config", {"Env": [1]}), ("config", {"Env": 1}), ("history", {"a": 1}), ("variant", 1),
     ],
 )  # fmt: skip
-def test_a_configuration_of_other_types_is_no_image(tmp_path, key: str, value: object) -> None:
+def test_a_configuration_of_other_types_is_no_image(tmp_path, key: str, value: object):
     made = {**json.loads(config(DEBIAN)), key: value}
     files = docker(DEBIAN) | {"config.json": json.dumps(made).encode()}
     with pytest.raises(UsageError):
@@ -406,14 +404,14 @@ def test_a_configuration_of_other_types_is_no_image(tmp_path, key: str, value: o
 
 
 @pytest.mark.parametrize("index", ['{"manifests": [{"digest": "a:b"}]}', "[" * 100_000, '{"manifests": 1}'])
-def test_an_index_that_never_ends_is_no_image(tmp_path, index: str) -> None:
+def test_an_index_that_never_ends_is_no_image(tmp_path, index: str):
     """One that names itself, one that nests."""
     files = {"index.json": index.encode(), "blobs/a/b": index.encode()}
     with pytest.raises(UsageError, match="holds no complete image"):
         built(tmp_path, files)
 
 
-def test_a_file_that_cannot_be_written_is_named(tmp_path) -> None:
+def test_a_file_that_cannot_be_written_is_named(tmp_path):
     base = str(saved(tmp_path / "base", docker(DEBIAN)))
     with pytest.raises(GpunodeError, match="cannot be written: No such file"):
         write(base, tmp_path / "nowhere/plugin.tar", name=NAME, arch="amd64")
@@ -427,12 +425,12 @@ def test_a_file_that_cannot_be_written_is_named(tmp_path) -> None:
         (["--wheels", "/nowhere"], "--wheels /nowhere: no such folder"),
     ],
 )
-def test_a_wrong_option_is_found_first(words: list[str], said: str) -> None:
+def test_a_wrong_option_is_found_first(words: list[str], said: str):
     done = CliRunner().invoke(app, ["plugin", "image", "--base", "/nowhere", *words])
     assert said in str(done.exception)
 
 
-def test_without_a_base_the_ways_to_one_are_named() -> None:
+def test_without_a_base_the_ways_to_one_are_named():
     done = CliRunner().invoke(app, ["plugin", "image"])
     assert "no image to build on is named" in str(done.exception)
     assert "skopeo" in str(done.exception)
@@ -443,7 +441,7 @@ def test_without_a_base_the_ways_to_one_are_named() -> None:
     assert "`--base python.tar` names the image to build on." in str(done.exception)
 
 
-def test_a_wheel_of_another_hash_is_refused(tmp_path, monkeypatch) -> None:
+def test_a_wheel_of_another_hash_is_refused(tmp_path, monkeypatch):
     """By pip, whose reason is shown; a folder that has none says what it needs."""
     monkeypatch.undo()
     wheels, dest = tmp_path / "wheels", tmp_path / "dest"

@@ -129,7 +129,7 @@ def refusal(reference: str, to: Path) -> UsageError:
     return caught.value
 
 
-def test_a_base_of_a_registry_makes_the_bytes_that_its_archive_makes(server: Registry, tmp_path) -> None:
+def test_a_base_of_a_registry_makes_the_bytes_that_its_archive_makes(server: Registry, tmp_path):
     """Of several platforms only the one is fetched; the token is shown to the registry alone."""
     same = str(folder(tmp_path / "layout", server.files))
 
@@ -142,14 +142,14 @@ def test_a_base_of_a_registry_makes_the_bytes_that_its_archive_makes(server: Reg
     assert [token for path, token in server.asked if path.startswith(("/storage/", "/token"))] == ["", "", ""]
 
 
-def test_the_address_of_tokens_may_have_a_query(server: Registry, tmp_path) -> None:
+def test_the_address_of_tokens_may_have_a_query(server: Registry, tmp_path):
     server.more = "?account=any"
 
     assert "can be another image tomorrow" in refusal(f"{server.host}/base/python:3.11", tmp_path).message
     assert server.asked[1][0].startswith("/token?account=any&service=test&")
 
 
-def test_an_address_is_told_without_its_query(server: Registry, tmp_path) -> None:
+def test_an_address_is_told_without_its_query(server: Registry, tmp_path):
     """A registry's storage is asked by addresses that are signed."""
     for name in [each for each, data in server.files.items() if b'"digest"' not in data]:
         del server.files[name]
@@ -159,7 +159,7 @@ def test_an_address_is_told_without_its_query(server: Registry, tmp_path) -> Non
     assert "Signature" not in said
 
 
-def test_a_tag_is_answered_by_its_digest(server: Registry, tmp_path) -> None:
+def test_a_tag_is_answered_by_its_digest(server: Registry, tmp_path):
     refused = refusal(f"{server.host}/base/python:3.11", tmp_path)
 
     assert "can be another image tomorrow" in refused.message
@@ -170,7 +170,7 @@ def test_a_tag_is_answered_by_its_digest(server: Registry, tmp_path) -> None:
 @pytest.mark.parametrize("place", ["docker", "podman", "helper", "store"])
 def test_the_login_of_docker_or_podman_is_used(
     server: Registry, tmp_path, monkeypatch, place: str, basic: bool
-) -> None:
+):
     """From their file, or by the program that it names; the storage does not see it."""
     server.login, server.basic = f"Basic {LOGIN}", basic
     assert "answers 401" in refusal(server.reference(), tmp_path).message
@@ -201,7 +201,7 @@ def test_the_login_of_docker_or_podman_is_used(
 
 
 @pytest.mark.parametrize("place", ["docker", "helper"])
-def test_an_identity_token_gets_the_image(server: Registry, tmp_path, monkeypatch, place: str) -> None:
+def test_an_identity_token_gets_the_image(server: Registry, tmp_path, monkeypatch, place: str):
     """As `docker login` keeps it for registries that give one for the password."""
     server.login = "nobody's"
     (tmp_path / "docker").mkdir()
@@ -221,7 +221,7 @@ def test_an_identity_token_gets_the_image(server: Registry, tmp_path, monkeypatc
     assert REFRESH not in str(server.asked)
 
 
-def test_the_login_of_the_longest_path_is_used(tmp_path, monkeypatch) -> None:
+def test_the_login_of_the_longest_path_is_used(tmp_path, monkeypatch):
     """`podman login HOST/NAMESPACE` keeps one for a part of a registry (containers-auth.json)."""
     auths = {
         name: {"auth": base64.b64encode(name.encode()).decode()}
@@ -235,7 +235,7 @@ def test_the_login_of_the_longest_path_is_used(tmp_path, monkeypatch) -> None:
         assert base64.b64decode(credentials.basic).decode() == place
 
 
-def test_the_storage_that_a_registry_leads_to_gets_no_login(server: Registry, tmp_path) -> None:
+def test_the_storage_that_a_registry_leads_to_gets_no_login(server: Registry, tmp_path):
     """It may name any address for it."""
     server.login, server.asking = f"Basic {LOGIN}", True
     (tmp_path / "docker").mkdir()
@@ -258,7 +258,7 @@ def test_the_storage_that_a_registry_leads_to_gets_no_login(server: Registry, tm
 )
 def test_a_login_that_cannot_be_read_is_named_and_not_shown(
     server: Registry, tmp_path, monkeypatch, text: str
-) -> None:
+):
     server.login = f"Basic {LOGIN}"
     (tmp_path / "docker").mkdir()
     program = tmp_path / "docker-credential-half"
@@ -272,21 +272,21 @@ def test_a_login_that_cannot_be_read_is_named_and_not_shown(
     assert "hunter2" not in said
 
 
-def test_a_place_that_cannot_be_looked_at_has_no_login(server: Registry, tmp_path, monkeypatch) -> None:
+def test_a_place_that_cannot_be_looked_at_has_no_login(server: Registry, tmp_path, monkeypatch):
     """As another user's, whose environment `su` keeps."""
     monkeypatch.setenv("XDG_RUNTIME_DIR", f"/{'x' * 300}")
     written = write(server.reference(), tmp_path / "fetched.tar", name=NAME, arch="arm64")
     assert written.platform == "linux/arm64"
 
 
-def test_a_login_is_a_secret() -> None:
+def test_a_login_is_a_secret():
     """In a file's text, and in a header's."""
     for text in (f'{{"auths": {{"a.example": {{"auth": "{LOGIN}"}}}}}}', f"Authorization: Basic {LOGIN}"):
         assert LOGIN not in redact(text)
     assert LOGIN not in repr(Login(LOGIN, Path()))
 
 
-def test_what_is_damaged_on_its_way_is_refused(server: Registry, tmp_path) -> None:
+def test_what_is_damaged_on_its_way_is_refused(server: Registry, tmp_path):
     reference = server.reference()
     layer = max(server.files, key=lambda name: len(server.files[name]))
     server.files[layer] = b"<html>" + server.files[layer][6:]
@@ -295,7 +295,7 @@ def test_what_is_damaged_on_its_way_is_refused(server: Registry, tmp_path) -> No
 
 
 @pytest.mark.parametrize("slow", ["/token", "/manifests/", "/storage/"])
-def test_an_answer_that_drips_ends(server: Registry, tmp_path, monkeypatch, slow: str) -> None:
+def test_an_answer_that_drips_ends(server: Registry, tmp_path, monkeypatch, slow: str):
     """A byte now and then is no silence, and no end."""
     server.drip = slow
     monkeypatch.setattr(registry, "WHOLE_SECONDS", 1.0)
@@ -313,13 +313,13 @@ def test_an_answer_that_drips_ends(server: Registry, tmp_path, monkeypatch, slow
         (f"locked/python@sha256:{'0' * 64}", "Log in with `docker login`"),
     ],
 )
-def test_an_image_that_nobody_gets_is_named(server: Registry, tmp_path, name: str, words: str) -> None:
+def test_an_image_that_nobody_gets_is_named(server: Registry, tmp_path, name: str, words: str):
     refused = refusal(f"{server.host}/{name}", tmp_path)
     assert str(refused).startswith(f"{server.host}/{name} cannot be fetched")
     assert words in str(refused)
 
 
-def test_an_answer_that_is_no_image_is_named(server: Registry, tmp_path) -> None:
+def test_an_answer_that_is_no_image_is_named(server: Registry, tmp_path):
     page = b"<html>log in here</html>"
     server.files[f"blobs/sha256/{hashlib.sha256(page).hexdigest()}"] = page
 
@@ -328,7 +328,7 @@ def test_an_answer_that_is_no_image_is_named(server: Registry, tmp_path) -> None
     assert "the registry's answer is no image" in refused.message
 
 
-def test_a_registry_that_nobody_vouches_for_is_not_asked(server: Registry, tmp_path, monkeypatch) -> None:
+def test_a_registry_that_nobody_vouches_for_is_not_asked(server: Registry, tmp_path, monkeypatch):
     monkeypatch.delenv("SSL_CERT_FILE")
 
     assert "certificate verify failed" in refusal(server.reference(), tmp_path).message
@@ -346,7 +346,7 @@ def test_a_registry_that_nobody_vouches_for_is_not_asked(server: Registry, tmp_p
         ("./images/python.tar", None),
     ],
 )
-def test_only_what_names_a_registry_is_a_reference(text: str, name: str | None) -> None:
+def test_only_what_names_a_registry_is_a_reference(text: str, name: str | None):
     reference = registry.reference(text)
     assert (reference and reference.name) == name
 
@@ -355,7 +355,7 @@ def test_only_what_names_a_registry_is_a_reference(text: str, name: str | None) 
 @pytest.mark.parametrize("name", ["python", "library/python", "ada/python"])
 def test_docker_hub_answers_under_its_registrys_name(
     server: Registry, tmp_path, monkeypatch, host: str, name: str
-) -> None:
+):
     """A single name is in `library/` there. The reference stays as it was written."""
     assert set(registry.HUBS.values()) == {"registry-1.docker.io"}
     monkeypatch.setitem(registry.HUBS, host, server.host)
@@ -370,9 +370,7 @@ def test_docker_hub_answers_under_its_registrys_name(
 
 @pytest.mark.parametrize("key", ["https://index.docker.io/v1/", "docker.io", "docker.io/ada"])
 @pytest.mark.parametrize("place", ["auths", "credHelpers", "credsStore"])
-def test_the_login_for_docker_hub_is_that_of_docker_or_podman(
-    tmp_path, monkeypatch, place: str, key: str
-) -> None:
+def test_the_login_for_docker_hub_is_that_of_docker_or_podman(tmp_path, monkeypatch, place: str, key: str):
     if key.endswith("/ada") and place != "auths":
         return  # programs know no paths
     program = tmp_path / "docker-credential-test"
@@ -399,13 +397,13 @@ def test_the_login_for_docker_hub_is_that_of_docker_or_podman(
         ("oci:folder", "--base folder."),
     ],
 )
-def test_a_prefix_of_another_tool_is_answered_by_what_to_write(text: str, instead: str) -> None:
+def test_a_prefix_of_another_tool_is_answered_by_what_to_write(text: str, instead: str):
     with pytest.raises(UsageError) as caught:
         registry.reference(text)
     assert instead in caught.value.hint
 
 
 @pytest.mark.parametrize("digest", ["abc", "g" * 64])
-def test_half_a_digest_is_not_looked_for_among_files(digest: str) -> None:
+def test_half_a_digest_is_not_looked_for_among_files(digest: str):
     with pytest.raises(UsageError, match="has no whole digest"):
         registry.reference(f"registry.example.org/python@sha256:{digest}")

@@ -73,7 +73,7 @@ def init(*words: str, answers: str | None = None) -> Result:
     return CliRunner().invoke(app, ["init", *words], input=answers)
 
 
-def test_hosts_come_from_sshs_configuration(folder: Path) -> None:
+def test_hosts_come_from_sshs_configuration(folder: Path):
     """With its Includes, without its patterns and without code hosting."""
     done = init("--from", "ssh", "--limit", "gpu-*", "--user", "ops")
     assert done.exit_code == 0, done.output
@@ -89,7 +89,7 @@ def test_hosts_come_from_sshs_configuration(folder: Path) -> None:
     assert "github.com" not in names
 
 
-def test_what_another_ssh_configuration_sets_is_written(folder: Path) -> None:
+def test_what_another_ssh_configuration_sets_is_written(folder: Path):
     """Connections read only ssh's own files. Hosts of which nothing is set are ranges, as ever."""
     (folder / "conf").write_text(
         "Host gpu-1\n  HostName 10.0.3.1\n  Port 2222\nHost gpu-1 gpu-2\n  User ops\n  IdentityFile ~/.ssh/lab\n"
@@ -111,7 +111,7 @@ def test_what_another_ssh_configuration_sets_is_written(folder: Path) -> None:
     assert written.count('key: "~/.ssh/lab"') == 2
 
 
-def test_options_of_ssh_that_no_key_holds_are_named(folder: Path) -> None:
+def test_options_of_ssh_that_no_key_holds_are_named(folder: Path):
     """Else the host that was reached by hand is not reached by gpunode, and nobody knows why."""
     (folder / "conf").write_text(
         "Host gpu-1\n  ProxyCommand nc %h %p\n  UserKnownHostsFile /kh\n  StrictHostKeyChecking yes\n"
@@ -138,7 +138,7 @@ def test_options_of_ssh_that_no_key_holds_are_named(folder: Path) -> None:
 )
 def test_a_jump_host_of_another_ssh_configuration_is_written_as_it_is_reached_and_is_no_gpu_host(
     folder: Path, section: str, way: str, jump: str | None, left: str
-) -> None:
+):
     """Its name means nothing to ssh's own files. What the inventory cannot say of it is named."""
     (folder / "conf").write_text(f"Host gpu-1\n  ProxyJump {way}\nHost bastion\n  {section}\n")
     done = init("--from", "conf")
@@ -149,7 +149,7 @@ def test_a_jump_host_of_another_ssh_configuration_is_written_as_it_is_reached_an
     assert "# - bastion " in (folder / "inventory.yaml").read_text()
 
 
-def test_a_file_that_is_there_is_never_overwritten(folder: Path) -> None:
+def test_a_file_that_is_there_is_never_overwritten(folder: Path):
     (folder / "inventory.yaml").write_text("mine")
     error = init("--from", "ssh").exception
     assert isinstance(error, UsageError)
@@ -174,14 +174,14 @@ def test_a_file_that_is_there_is_never_overwritten(folder: Path) -> None:
         (("--from", "."), ". cannot be read: Is a directory"),
     ],
 )
-def test_a_mistake_writes_nothing(words: tuple[str, ...], mistake: str) -> None:
+def test_a_mistake_writes_nothing(words: tuple[str, ...], mistake: str):
     done = init(*words)
     assert mistake in str(done.exception)
     assert getattr(done.exception, "exit_code", None) == 2
     assert not Path("inventory.yaml").exists()
 
 
-def test_a_pipe_that_nobody_writes_to_is_empty(folder: Path) -> None:
+def test_a_pipe_that_nobody_writes_to_is_empty(folder: Path):
     """It must not be waited for."""
     os.mkfifo(folder / "pipe")
     assert "pipe: no host is there" in str(init("--from", "pipe").exception)
@@ -193,7 +193,7 @@ def test_a_pipe_that_nobody_writes_to_is_empty(folder: Path) -> None:
     ["~nobody9/x", "a**b", "/", "x" * 3000, "~/" + "x" * 300, "'a\0b*'", "a\0b/*"],
     ids=lambda host: host[:9],
 )
-def test_an_include_of_nothing_is_passed_over(folder: Path, pattern: str) -> None:
+def test_an_include_of_nothing_is_passed_over(folder: Path, pattern: str):
     """As ssh does it."""
     (folder / "config").write_text(f"Include {pattern}\nHost gpu-01\n")
     assert aliases(folder / "config") == ("gpu-01",)
@@ -202,7 +202,7 @@ def test_an_include_of_nothing_is_passed_over(folder: Path, pattern: str) -> Non
         aliases(folder / "config")
 
 
-def test_the_plugins_image_and_the_context_are_taken_where_they_are_there(folder: Path) -> None:
+def test_the_plugins_image_and_the_context_are_taken_where_they_are_there(folder: Path):
     (folder / "plugin.tar").touch()
     (folder / "config").write_text("{contexts: [{name: prod, context: {}}], current-context: prod}\n")
     (folder / "sub").mkdir()
@@ -215,7 +215,7 @@ def test_the_plugins_image_and_the_context_are_taken_where_they_are_there(folder
 
 
 @pytest.mark.parametrize("answers", ["gpu-[1:3]\n\n", "ssh\nops\n"])
-def test_who_sits_at_a_terminal_is_asked(folder: Path, answers: str) -> None:
+def test_who_sits_at_a_terminal_is_asked(folder: Path, answers: str):
     """Where the hosts come from, and the user."""
     ours, theirs = os.openpty()
     command = [sys.executable, "-m", "gpunode", "init"]
@@ -238,7 +238,7 @@ TABLE = {
 
 
 @pytest.mark.parametrize("known", TABLE.values(), ids=TABLE)
-def test_what_is_written_is_valid_and_has_the_schema_line(known: Starter, tmp_path) -> None:
+def test_what_is_written_is_valid_and_has_the_schema_line(known: Starter, tmp_path):
     """With every optional key as a comment that is valid, too, once the mark is taken away."""
     file = tmp_path / "inventory.yaml"
     file.write_text(text(known))
@@ -261,7 +261,7 @@ def _optional(line: str) -> bool:
     )
 
 
-def test_a_node_has_its_address_where_ssh_does_not_know_it_by_name(folder: Path, monkeypatch) -> None:
+def test_a_node_has_its_address_where_ssh_does_not_know_it_by_name(folder: Path, monkeypatch):
     """Nodes of the control plane are left out, and those without GPUs where others have some."""
 
     def node(name: str, *addresses: str, gpus: int = 1, **labels: str) -> Node:
@@ -293,7 +293,7 @@ def test_a_node_has_its_address_where_ssh_does_not_know_it_by_name(folder: Path,
         (["r1n1", "r1n2", "x"], ["r1n1", "r1n2", "x"]),
     ],
 )
-def test_names_that_count_up_are_a_range(names: list[str], written: list[str]) -> None:
+def test_names_that_count_up_are_a_range(names: list[str], written: list[str]):
     assert ranges(names) == written
     again = [host.name for host in start.from_names(",".join(written)).hosts]
     assert again == names

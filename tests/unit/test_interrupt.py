@@ -20,7 +20,7 @@ class Reporter:
         self.notes.append(str(text))
 
 
-def test_the_first_one_ends_nothing() -> None:
+def test_the_first_one_ends_nothing():
     reporter, before = Reporter(), signal.getsignal(signal.SIGINT)
     with Interrupt(cast("Any", reporter), lambda: ["gpu-1"]) as stop:
         assert not stop.set
@@ -32,7 +32,7 @@ def test_the_first_one_ends_nothing() -> None:
 
 
 @pytest.mark.parametrize("begun", [["gpu-1", "gpu-2"], []])
-def test_the_second_one_leaves_and_names_the_hosts_that_have_begun(begun: list[str]) -> None:
+def test_the_second_one_leaves_and_names_the_hosts_that_have_begun(begun: list[str]):
     reporter = Reporter()
 
     def twice() -> None:

@@ -406,7 +406,7 @@ groups: {gpu: {hosts: [a]}}
     assert [(host.cdi, host.device_specs) for host in inventory.hosts] == [(True, False)]
 
 
-def test_taints_are_one_value(tmp_path) -> None:
+def test_taints_are_one_value(tmp_path):
     """A host's list replaces its group's, so one can have none."""
     file = tmp_path / "inventory.yaml"
     file.write_text(

@@ -71,7 +71,7 @@ EXAMPLES = {path.stem: path.read_text() for path in sorted((ROOT / "inventories"
 
 
 @pytest.mark.parametrize("text", [STARTER, *EXAMPLES.values()], ids=["starter", *EXAMPLES])
-def test_an_example_does_the_whole_job(tmp_path, text: str) -> None:
+def test_an_example_does_the_whole_job(tmp_path, text: str):
     """A copy of it deploys the device plugin and verifies, and says where driver and toolkit come from."""
     path = tmp_path / "inventory.yaml"
     path.write_text(text)

@@ -28,7 +28,7 @@ def mistakes(folder: Path, text: str | bytes) -> list[str]:
     return [problem.removeprefix(f"{file}:").strip() for problem in caught.value.problems]
 
 
-def test_a_file_of_a_newer_format_is_refused_by_that_alone(tmp_path) -> None:
+def test_a_file_of_a_newer_format_is_refused_by_that_alone(tmp_path):
     """Its other keys may be right there. A file that names no format, or this one, is read."""
     words = "1:10: version: this file has format 2, for a newer gpunode; this one reads formats up to 1"
     assert mistakes(tmp_path, f"version: 2\nfleets: {{}}\n{HOSTS}") == [words]
@@ -40,7 +40,7 @@ def test_a_file_of_a_newer_format_is_refused_by_that_alone(tmp_path) -> None:
     assert loaded[0] == loaded[1]
 
 
-def test_mistakes_of_any_number_and_length_are_reported_in_lines_that_can_be_read(tmp_path) -> None:
+def test_mistakes_of_any_number_and_length_are_reported_in_lines_that_can_be_read(tmp_path):
     """Only the first unknown keys get advice: to look for it takes longer than all else."""
     messages = mistakes(tmp_path, HOSTS + "".join(f"grups{number}: 1\n" for number in range(60)))
     assert [number for number, mistake in enumerate(messages) if "did you mean `groups`?" not in mistake] == [
@@ -81,7 +81,7 @@ ODD: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("case", [*tables.read("inventory-mistakes"), *ODD], ids=itemgetter("case"))
-def test_a_mistake_is_reported_once_with_its_place_and_what_to_write(tmp_path, case: dict[str, Any]) -> None:
+def test_a_mistake_is_reported_once_with_its_place_and_what_to_write(tmp_path, case: dict[str, Any]):
     """And no other line follows from it."""
     more = f"    {case['group']}\n" if "group" in case else f"{case.get('more')}\n"
     assert mistakes(tmp_path, case.get("text", HOSTS + more)) == [case["mistake"]]
@@ -355,7 +355,7 @@ def test_each_of_several_configurations_is_looked_at(tmp_path, plugin, told):
 
 
 @tables.rows("taints")
-def test_a_taint_that_cannot_be_set_is_named(tmp_path, taints: str, problem: str) -> None:
+def test_a_taint_that_cannot_be_set_is_named(tmp_path, taints: str, problem: str):
     (message,) = mistakes(tmp_path, f"defaults: {{taints: {taints}}}\n{HOSTS}")
     assert "defaults.taints" in message
     assert problem in message

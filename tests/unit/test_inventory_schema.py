@@ -45,7 +45,7 @@ WHOLE: dict[str, Any] = {
 }
 
 
-def test_every_rule_of_the_schema_is_known() -> None:
+def test_every_rule_of_the_schema_is_known():
     """One that is not would be kept by every value."""
     words = {"$schema", "$defs", "$ref", "title", "description", "examples", "default", "patternErrorMessage"}
     keys = {"properties", "additionalProperties", "propertyNames", "items"}
@@ -61,7 +61,7 @@ def test_every_rule_of_the_schema_is_known() -> None:
     assert set(rules(schema())) <= words | keys | RULES.keys()
 
 
-def test_mistakes_are_those_of_the_library() -> None:
+def test_mistakes_are_those_of_the_library():
     """Of a whole inventory with one to three values replaced, put elsewhere or left out."""
     draw = random.Random(26)
     seen = set()

@@ -50,20 +50,20 @@ def tables() -> Iterator[tuple[str, tuple[str, ...]]]:
             yield call.args[0].value, tuple(name.lower().replace(" ", "_") for name in columns)
 
 
-def test_a_table_has_the_keys_of_its_kind() -> None:
+def test_a_table_has_the_keys_of_its_kind():
     for kind, columns in set(tables()):
         keys = KINDS[kind]["keys"]
         assert set(columns) - {key.rstrip("?") for key in keys} == set(), kind
         assert {key for key in keys if not key.endswith("?")} - set(columns) == set(), kind
 
 
-def test_every_kind_is_written_by_somebody() -> None:
+def test_every_kind_is_written_by_somebody():
     """And none is written that is not a kind."""
     events = {call.args[0].value for _, call in calls("Event") if isinstance(call.args[0], ast.Constant)}
     assert {kind for kind, _ in tables()} | events | BY_REPORT == set(KINDS)
 
 
-def test_every_key_says_what_it_is() -> None:
+def test_every_key_says_what_it_is():
     unclear = {"object", "list of objects"}  # by itself; the keys inside, or a sentence, say the rest
     for name, kind in KINDS.items():
         assert kind["is"].endswith(".")
@@ -83,7 +83,7 @@ def test_every_key_says_what_it_is() -> None:
         ({"type": "plan", **HOST, "changes": [{"step": "x"}], "disturbs": None, "notes": []}, "changes.0: 'kind' is a"),
     ],
 )  # fmt: skip
-def test_a_line_that_is_not_as_documented_is_found(line: dict[str, object], wrong: str) -> None:
+def test_a_line_that_is_not_as_documented_is_found(line: dict[str, object], wrong: str):
     if not wrong:
         jsonlines.fits(line)
         return

@@ -44,9 +44,7 @@ def mirror() -> Iterator[str]:
 
 
 @pytest.mark.parametrize("start", [b"HTTP/1.1 200 OK\r\n\r\n", b""])
-def test_a_server_that_sends_a_byte_now_and_then_is_left_after_the_deadline(
-    monkeypatch, start: bytes
-) -> None:
+def test_a_server_that_sends_a_byte_now_and_then_is_left_after_the_deadline(monkeypatch, start: bytes):
     """Within the key, or within the header already."""
 
     class Dripping(BaseRequestHandler):
@@ -79,7 +77,7 @@ def ours(monkeypatch) -> None:
 
 
 @pytest.mark.usefixtures("ours")
-def test_both_keys_are_written_with_the_repositories_to_paste(mirror: str, tmp_path, monkeypatch) -> None:
+def test_both_keys_are_written_with_the_repositories_to_paste(mirror: str, tmp_path, monkeypatch):
     """From a mirror, and from a file."""
     monkeypatch.chdir(tmp_path)
     Path("brought").write_text(KEY)
@@ -97,7 +95,7 @@ def test_both_keys_are_written_with_the_repositories_to_paste(mirror: str, tmp_p
     assert [row["purpose"] for row in rows if row["type"] == "key"] == ["driver", "toolkit"]
 
 
-def test_another_key_is_refused_and_nothing_is_written(mirror: str, tmp_path, monkeypatch) -> None:
+def test_another_key_is_refused_and_nothing_is_written(mirror: str, tmp_path, monkeypatch):
     """Also where only the second is wrong, and where the address is a mirror's."""
     monkeypatch.chdir(tmp_path)
     words = ["keys", "debian12", "--driver", f"{mirror}/k.pub", "--toolkit", f"{mirror}/k.pub"]
@@ -110,7 +108,7 @@ def test_another_key_is_refused_and_nothing_is_written(mirror: str, tmp_path, mo
 @pytest.mark.parametrize("place", ["{mirror}/k.pub", "brought"])
 def test_a_forged_key_that_ends_in_the_same_eight_digits_is_refused(
     mirror: str, place: str, tmp_path, monkeypatch
-) -> None:
+):
     """Also where the user gives its fingerprint: the tables have another in whole."""
     monkeypatch.chdir(tmp_path)
     Path("brought").write_text(KEY)
@@ -125,9 +123,7 @@ def test_a_forged_key_that_ends_in_the_same_eight_digits_is_refused(
     assert [path.name for path in tmp_path.iterdir()] == ["brought"]
 
 
-def test_what_is_fetched_and_a_fingerprint_that_does_not_count_are_named(
-    mirror: str, tmp_path, monkeypatch
-) -> None:
+def test_what_is_fetched_and_a_fingerprint_that_does_not_count_are_named(mirror: str, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("brought").write_text(KEY)
     monkeypatch.setattr(repositories, "_keys", lambda *_: {"debian12": PRINT, "*": PRINT})
@@ -141,7 +137,7 @@ def test_what_is_fetched_and_a_fingerprint_that_does_not_count_are_named(
 @pytest.mark.parametrize("place", ["{mirror}/k.pub", "brought"])
 def test_a_key_of_which_only_the_end_is_known_needs_the_whole_fingerprint(
     mirror: str, place: str, tmp_path, monkeypatch
-) -> None:
+):
     """From whoever answers there, as from a file: 32 bits are no fingerprint. It is shown, and may be given as gpg prints it."""
     monkeypatch.chdir(tmp_path)
     Path("brought").write_text(KEY)
@@ -185,13 +181,13 @@ def test_a_key_of_which_only_the_end_is_known_needs_the_whole_fingerprint(
         (__file__, "is no key: no armoured public key"),
     ],
 )
-def test_a_place_without_a_key_is_named(mirror: str, place: str, words: str) -> None:
+def test_a_place_without_a_key_is_named(mirror: str, place: str, words: str):
     source = repositories.signed_repositories("debian12", "amd64")[0]
     with pytest.raises(GpunodeError, match=words):
         read_key(source, place.format(mirror=mirror))
 
 
-def test_a_system_whose_keys_are_not_known_is_refused_with_those_that_are() -> None:
+def test_a_system_whose_keys_are_not_known_is_refused_with_those_that_are():
     for words, hint in (
         (["ubuntu1804"], "debian12, debian13"),
         (["Ubuntu-22.04"], "Did you mean ubuntu2204?"),
@@ -207,7 +203,7 @@ def test_a_system_whose_keys_are_not_known_is_refused_with_those_that_are() -> N
     "system",
     ["debian12", "debian13", "ubuntu2404", "ubuntu2604", "rhel9", "rhel10", "amzn2023", "fedora43", "sles15"],
 )
-def test_nvidias_own_places_are_under_its_own_hosts(system: str) -> None:
+def test_nvidias_own_places_are_under_its_own_hosts(system: str):
     """By https, the driver's file named as its key's last digits."""
     driver, toolkit = repositories.signed_repositories(system, "amd64")
     assert driver.key_uri.startswith("https://developer.download.nvidia.com/compute/cuda/repos/")

@@ -19,7 +19,7 @@ from gpunode.model import Outcome, Verdict
 from tests import cases, tables
 
 
-def test_the_next_start_of_a_kubeadm_host() -> None:
+def test_the_next_start_of_a_kubeadm_host():
     """Environment lines, two environment files, a reset ExecStart."""
     seen = cases.facts("legacy")
     start = places.read(seen)
@@ -47,13 +47,13 @@ def test_the_next_start_of_a_kubeadm_host() -> None:
         ("[Unit]\n", ()),
     ],
 )
-def test_units_are_read_as_systemd_reads_them(unit: str, arguments: tuple[str, ...]) -> None:
+def test_units_are_read_as_systemd_reads_them(unit: str, arguments: tuple[str, ...]):
     """Resets, continued lines, quotes, the two ways to name a variable."""
     seen = cases.facts("legacy", {"kubelet": {"unit_text": f"[Service]\n{unit}"}})
     assert places.read(seen).argv[1:] == arguments
 
 
-def test_a_host_without_a_kubelet() -> None:
+def test_a_host_without_a_kubelet():
     """Nothing is started."""
     seen = cases.facts("legacy", {"kubelet": None})
     start = places.read(seen)
@@ -73,7 +73,7 @@ def test_a_host_without_a_kubelet() -> None:
         ('A="--v=9 \\\n --v=8"\nB=\'it"s\' # x\nC=a"b\n# D="\nE=\n', 0),
     ],
 )
-def test_a_quote_that_is_not_closed_is_found(text: str, line: int) -> None:
+def test_a_quote_that_is_not_closed_is_found(text: str, line: int):
     """With its file and line (0: none); quotes within a value, in comments and on continued lines are no mistake."""
     seen = cases.facts("legacy", {"files": {"/etc/default/kubelet": text}})
     problem = places.read(seen).problem
@@ -93,7 +93,7 @@ def test_a_quote_that_is_not_closed_is_found(text: str, line: int) -> None:
         ("# --v=9 \\\n# --v=8\nA=1\n", ""),
     ],
 )
-def test_what_systemds_read_differently_or_no_gate_can_be_set_in_is_refused(text: str, problem: str) -> None:
+def test_what_systemds_read_differently_or_no_gate_can_be_set_in_is_refused(text: str, problem: str):
     """Rather than to change a line that means another thing than it seems to."""
     seen = cases.facts("legacy", {"files": {"/etc/default/kubelet": text}})
     refusal = places.read(seen).problem
@@ -101,7 +101,7 @@ def test_what_systemds_read_differently_or_no_gate_can_be_set_in_is_refused(text
     assert bool(refusal) == bool(problem)
 
 
-def test_gates_of_arguments() -> None:
+def test_gates_of_arguments():
     """Both ways to write a flag; later ones win, gate by gate."""
     arguments = (
         "--feature-gates=A=true,B=false",
@@ -113,7 +113,7 @@ def test_gates_of_arguments() -> None:
     assert flag_gates(arguments) == {"A": True, "B": True, "C": False}
 
 
-def test_a_configuration_that_is_none() -> None:
+def test_a_configuration_that_is_none():
     """Broken or no mapping: nothing is read from it."""
     for text in ("a: [", "- a", ""):
         seen = cases.facts("legacy", {"files": {places.KUBEADM.config: text}})
@@ -121,7 +121,7 @@ def test_a_configuration_that_is_none() -> None:
 
 
 @pytest.mark.parametrize("base", ["legacy", "modern"])
-def test_a_plan_reads_each_file_of_the_kubelet_once(base: str, monkeypatch) -> None:
+def test_a_plan_reads_each_file_of_the_kubelet_once(base: str, monkeypatch):
     """What decides and what plans share one reading; only files that a merge changed are read once more."""
     host, seen = cases.host(base), cases.facts(base)
     reads: list[str] = []
@@ -153,7 +153,7 @@ def test_a_plan_reads_each_file_of_the_kubelet_once(base: str, monkeypatch) -> N
 )
 def test_a_node_of_microk8s_is_of_the_control_plane_unless_its_kubelite_starts_none(
     kubelite: str | dict[str, str], server: bool
-) -> None:
+):
     """A worker's is told so by the snap; the flag's default is to start it."""
     seen = cases.facts("microk8s", {"files": {microk8s.KUBELITE: kubelite}})
     assert microk8s.is_server(seen) == server
@@ -185,14 +185,14 @@ FILES = {
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_a_file_sets_what_systemd_takes_it_to_set(name: str) -> None:
+def test_a_file_sets_what_systemd_takes_it_to_set(name: str):
     """Quotes that are glued together, lines that go on, escapes: none is the shell's way."""
     text, sets = FILES[name]
     assert {entry.name: entry.value for entry in read_environment(text)} == sets
 
 
 @pytest.mark.parametrize("name", [name for name in FILES if name != "an open quote"])
-def test_what_is_put_into_a_value_is_in_it_and_changes_nothing_else(name: str) -> None:
+def test_what_is_put_into_a_value_is_in_it_and_changes_nothing_else(name: str):
     """At the place that is said for it, whatever quotes and continued lines there are."""
     text, _ = FILES[name]
     before = read_environment(text)
@@ -204,7 +204,7 @@ def test_what_is_put_into_a_value_is_in_it_and_changes_nothing_else(name: str) -
         assert after[number].value.split() == [*entry.value.split(), "--x"]
 
 
-def test_a_quote_that_is_never_closed_is_reported() -> None:
+def test_a_quote_that_is_never_closed_is_reported():
     """It takes in all that follows."""
     (setting,) = read_environment(FILES["an open quote"][0])
     assert not setting.closed
@@ -230,7 +230,7 @@ def outcome(over: Mapping[str, object] | None = None, arguments: str = "") -> Ou
     return Outcome(host.name, "right", seen, wish, pipeline.plan(host, cases.facts("legacy"), wish))
 
 
-def test_a_gate_in_force_changes_nothing() -> None:
+def test_a_gate_in_force_changes_nothing():
     assert kubelet.desired_gates(outcome()) == {"KubeletPodResources": False}
     assert kubelet.compare_gates(OK, outcome(), {"KubeletPodResources": False, "Other": True}) == OK
 
@@ -238,7 +238,7 @@ def test_a_gate_in_force_changes_nothing() -> None:
 @tables.rows("gates-not-in-force")
 def test_a_gate_that_is_not_in_force_is_named_with_where_its_value_comes_from(
     arguments: str, told: Mapping[str, bool], shown: str, where: str
-) -> None:
+):
     link = kubelet.compare_gates(OK, outcome(arguments=arguments), told)
     assert (link.layer, link.status) == ("node", "broken")
     assert link.text == f"the running kubelet uses {shown}"
@@ -246,7 +246,7 @@ def test_a_gate_that_is_not_in_force_is_named_with_where_its_value_comes_from(
     assert "systemctl restart kubelet.service" in link.fix
 
 
-def test_a_file_that_the_kubelet_has_not_read_is_named() -> None:
+def test_a_file_that_the_kubelet_has_not_read_is_named():
     """Its time may be older than the process: copied, or written while the clock was behind."""
     unit = "[Service]\nExecStart=/usr/bin/kubelet --config=/var/lib/kubelet/config.yaml\n"
     text = "kind: KubeletConfiguration\nfeatureGates: {KubeletPodResources: false}\n"
@@ -257,7 +257,7 @@ def test_a_file_that_the_kubelet_has_not_read_is_named() -> None:
     )
 
 
-def test_a_kubelet_that_cannot_be_asked_is_reported_and_breaks_nothing() -> None:
+def test_a_kubelet_that_cannot_be_asked_is_reported_and_breaks_nothing():
     link = kubelet.compare_gates(OK, outcome(), "ann may not get nodes/proxy")
     assert (link.status, link.text) == ("ok", OK.text)
     assert link.cause == (

@@ -21,33 +21,33 @@ OUT = {"DevicePlugins": None}
 
 
 @tables.rows("gates-taken-out")
-def test_a_gate_taken_out_leaves_the_rest_byte_for_byte(before: str, after: str) -> None:
+def test_a_gate_taken_out_leaves_the_rest_byte_for_byte(before: str, after: str):
     """An empty flag goes with it; quotes, comments and other gates stay."""
     assert kubelet_args(before, OUT) == after
     assert kubelet_args(after, OUT) == after
 
 
 @tables.rows("gates-of-variables")
-def test_a_gate_is_set_at_the_end_of_a_variable(before: str, after: str) -> None:
+def test_a_gate_is_set_at_the_end_of_a_variable(before: str, after: str):
     """Or as a line of its own where the file does not set the variable."""
     assert into_variable(before, "ARGS", "--feature-gates=G=true") == after
     assert kubelet_args(after, {"G": True}) == after
 
 
 @tables.rows("gates-that-join")
-def test_a_gate_joins_a_flag_that_is_there(before: str, after: list[str]) -> None:
+def test_a_gate_joins_a_flag_that_is_there(before: str, after: list[str]):
     """Each flag of the file is offered, the last one first."""
     assert list(into_flags(before, {"G": True})) == after
 
 
 @tables.rows("gates-of-units")
-def test_a_gate_is_set_in_a_variable_of_a_unit(before: str, after: str) -> None:
+def test_a_gate_is_set_in_a_variable_of_a_unit(before: str, after: str):
     """In the last assignment, within its quotes."""
     assert into_unit_variable(f"[Service]\n{before}", "A", "--feature-gates=G=true") == f"[Service]\n{after}"
 
 
 @tables.rows("gates-of-commands")
-def test_a_gate_is_set_at_the_end_of_a_command(before: str, after: str) -> None:
+def test_a_gate_is_set_at_the_end_of_a_command(before: str, after: str):
     """On a line of its own where the arguments are."""
     text = f"[Service]\n{before}"
     (setting,) = (each for each in systemd.read_unit(text) if each.key == "ExecStart")
@@ -89,7 +89,7 @@ KIND = "kind: KubeletConfiguration\n"
         ("", None),
     ],
 )
-def test_a_gate_is_set_in_a_kubelet_configuration(before: str, after: str | None) -> None:
+def test_a_gate_is_set_in_a_kubelet_configuration(before: str, after: str | None):
     """In its own style, comments kept; not where the file is none."""
     assert into_config(before, {"G": True}) == after
     if after is not None:
@@ -114,6 +114,6 @@ def test_a_gate_is_set_in_a_kubelet_configuration(before: str, after: str | None
         ("- a\n", {"G": None}, "- a\n"),
     ],
 )
-def test_gates_of_a_kubelet_configuration(before: str, gates: dict[str, bool | None], after: str) -> None:
+def test_gates_of_a_kubelet_configuration(before: str, gates: dict[str, bool | None], after: str):
     """Only what the file sets is changed, in its own style."""
     assert config_gates(before, gates) == after

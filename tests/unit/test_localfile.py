@@ -44,7 +44,7 @@ def written(path: Path, *, again: bool) -> Iterator[None]:
 
 @pytest.mark.timeout(20)
 @pytest.mark.parametrize("again", [False, True], ids=["silent", "drips"])
-def test_a_pipe_without_an_end_is_given_up(tmp_path, again: bool) -> None:
+def test_a_pipe_without_an_end_is_given_up(tmp_path, again: bool):
     with (
         written(tmp_path / "pipe", again=again),
         pytest.raises(OSError, match="a pipe without an end within"),
@@ -53,7 +53,7 @@ def test_a_pipe_without_an_end_is_given_up(tmp_path, again: bool) -> None:
 
 
 @pytest.mark.timeout(20)
-def test_a_file_that_waits_for_more_is_refused(monkeypatch, tmp_path) -> None:
+def test_a_file_that_waits_for_more_is_refused(monkeypatch, tmp_path):
     """/proc/kmsg is a regular file by its type."""
     (tmp_path / "kmsg").write_bytes(b"")
 
@@ -66,7 +66,7 @@ def test_a_file_that_waits_for_more_is_refused(monkeypatch, tmp_path) -> None:
 
 
 @pytest.mark.timeout(20)
-def test_a_device_is_no_file_and_null_is_empty() -> None:
+def test_a_device_is_no_file_and_null_is_empty():
     """ssh's configuration names /dev/null for a list that is not kept."""
     main, other = os.openpty()
     for device in (os.ttyname(other), "/dev/zero"):
@@ -77,7 +77,7 @@ def test_a_device_is_no_file_and_null_is_empty() -> None:
     assert localfile.read(Path("/dev/null")) == b""
 
 
-def test_what_a_shell_pipes_is_read_to_its_end(tmp_path) -> None:
+def test_what_a_shell_pipes_is_read_to_its_end(tmp_path):
     """Also where it comes late and is larger than a pipe."""
     code = "import sys; from pathlib import Path; from gpunode.local import files as localfile; print(len(localfile.read(Path(sys.argv[1]))))"
     read = f"'{sys.executable}' -c '{code}'"

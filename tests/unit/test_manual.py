@@ -10,7 +10,7 @@ import pytest
 from tests import manual
 
 
-def test_every_command_has_a_man_page_and_every_shell_its_completion() -> None:
+def test_every_command_has_a_man_page_and_every_shell_its_completion():
     """With the options' texts of --help."""
     texts = dict(manual.files())
     assert {"man/man1/gpunode.1", "man/man1/gpunode-plugin-deploy.1", *manual.COMPLETIONS.values()} <= set(
@@ -22,7 +22,7 @@ def test_every_command_has_a_man_page_and_every_shell_its_completion() -> None:
 
 
 @pytest.mark.skipif(not shutil.which("groff"), reason="no groff")
-def test_man_prints_every_page_without_a_warning() -> None:
+def test_man_prints_every_page_without_a_warning():
     for path, text in manual.files():
         if path.startswith("man/"):
             done = subprocess.run(

@@ -43,7 +43,7 @@ A30, A100, H100, RTX = (mig.profiles(device) for device in ("20b7", "20b0", "233
         (RTX, "2g.48gb 2g.48gb 1g.24gb", False),
     ],
 )
-def test_a_layout_fits_or_not(known: tuple[str, ...], layout: str, fits: bool) -> None:
+def test_a_layout_fits_or_not(known: tuple[str, ...], layout: str, fits: bool):
     """In whatever order it is written."""
     profiles = layout.split()
     assert mig.fit(profiles, known) == mig.fit(profiles[::-1], known) == fits
@@ -65,12 +65,12 @@ def test_a_layout_fits_or_not(known: tuple[str, ...], layout: str, fits: bool) -
         (RTX, "2g.48gb-me", 2),
     ],
 )
-def test_as_many_as_fit_are_those_of_mig_parted(known: tuple[str, ...], profile: str, count: int) -> None:
+def test_as_many_as_fit_are_those_of_mig_parted(known: tuple[str, ...], profile: str, count: int):
     """Its deployments/systemd/config-default.yaml has the numbers."""
     assert mig.expand((f"all-{profile}",), known) == (profile,) * count
 
 
-def test_the_largest_comes_first() -> None:
+def test_the_largest_comes_first():
     """NVIDIA's User Guide: 3g.20gb must be specified first, else there are insufficient resources."""
     assert mig.expand(["1g.5gb", "1g.5gb", "2g.10gb", "3g.20gb"], A100) == (
         "3g.20gb",
@@ -80,14 +80,14 @@ def test_the_largest_comes_first() -> None:
     )
 
 
-def test_the_tables_of_profiles_and_of_gpus_have_the_same_names() -> None:
+def test_the_tables_of_profiles_and_of_gpus_have_the_same_names():
     """An inventory's `mig: {MODEL: …}` is checked by one, a host by both."""
     for row in table("gpunode.planning", "mig.yaml")["models"]:
         for device, name in row["devices"].items():
             assert pci.gpu(device).name == name
 
 
-def test_the_inventory_knows_the_gpus_without_mig() -> None:
+def test_the_inventory_knows_the_gpus_without_mig():
     """Those of the table of GPUs: all of the generations without it, and none that has profiles."""
     gpus = table("gpunode.links.machine", "gpus.yaml")["gpus"]
     known = {pci.gpu(device).name: pci.gpu(device).generation for device in gpus}
@@ -109,7 +109,7 @@ def test_the_inventory_knows_the_gpus_without_mig() -> None:
         ("{A100: [7g.80gb], A30: off}", [MigRule("A100", ("7g.80gb",)), MigRule("A30", None)]),
     ],
 )
-def test_the_inventory_names_layouts(tmp_path, text: str, rules: list[MigRule]) -> None:
+def test_the_inventory_names_layouts(tmp_path, text: str, rules: list[MigRule]):
     """For all GPUs of a host, or by model; a host's own value is in place of its group's."""
     file = tmp_path / "inventory.yaml"
     file.write_text(f"groups:\n  g:\n    mig: {text}\n    hosts: [a, {{name: b, mig: all-7g.40gb}}]\n")
@@ -129,7 +129,7 @@ def cut(seen: Facts, *profiles: str) -> Facts:
     return replace(seen, gpus=tuple(gpus))
 
 
-def test_verify_names_a_layout_that_the_inventory_does_not_have() -> None:
+def test_verify_names_a_layout_that_the_inventory_does_not_have():
     """As a cause of NVML's link, with provision as its fix."""
     host = cases.host("modern", {"mig": {"": ["7g.80gb"]}})
     bare = cases.facts("modern")
@@ -150,7 +150,7 @@ def test_verify_names_a_layout_that_the_inventory_does_not_have() -> None:
     )
 
 
-def test_work_ends_before_gpus_are_cut() -> None:
+def test_work_ends_before_gpus_are_cut():
     """As for a change of the driver; a reboot that was accepted does as much."""
     change = MigLayout((GpuLayout("0000:19:00.0", ("7g.80gb",)),), "why")
     what = impact.disturbance_of([change])
@@ -161,7 +161,7 @@ def test_work_ends_before_gpus_are_cut() -> None:
     assert impact.describe_unaccepted([change], [impact.REBOOT]) == ""
 
 
-def test_a_forgotten_host_has_its_layout_of_before_gpunode() -> None:
+def test_a_forgotten_host_has_its_layout_of_before_gpunode():
     """By the journal; what gpunode wrote for its boots goes."""
     seen = cut(cases.facts("modern", {"files": {"/etc/gpunode-mig.sh": "# Written by gpunode"}}), "7g.80gb")
     before = {gpu.pci: (None, ("7g.80gb",)) for gpu in seen.gpus}
@@ -183,7 +183,7 @@ def test_a_forgotten_host_has_its_layout_of_before_gpunode() -> None:
 )
 def test_a_layout_that_the_plugin_does_not_offer_is_known_before_it_is_made(
     config: PluginConfig | None, layout: tuple[str, ...] | None, ignored: bool
-) -> None:
+):
     host, facts = cases.host("modern"), cases.facts("modern")
     desired = replace(chain.decide(host, facts, None), mig={"0000:01:00.0": layout})
     assert capacity.is_ignored(config, desired, {}) is ignored

@@ -39,7 +39,7 @@ ROOMS = sorted(f"gpunode/{path.name}" for path in (ROOT / "gpunode").iterdir() i
 
 
 @pytest.mark.parametrize("room", ["bench", "tests", *ROOMS])
-def test_no_name_fits_everything(room: str) -> None:
+def test_no_name_fits_everything(room: str):
     product = room.startswith("gpunode")
     paths = [ROOT / room] if room.endswith(".py") else (ROOT / room).rglob("*.py")
     seen = {

@@ -56,7 +56,7 @@ TABLE = [
 
 
 @pytest.mark.parametrize(("code", "named", "printed"), TABLE)
-def test_what_ssh_prints_becomes_a_code_with_a_next_step(code: str, named: str, printed: str) -> None:
+def test_what_ssh_prints_becomes_a_code_with_a_next_step(code: str, named: str, printed: str):
     """Only what may pass is tried again."""
     failure = diagnose(printed, WAY)
     assert failure.problem.code == code
@@ -65,7 +65,7 @@ def test_what_ssh_prints_becomes_a_code_with_a_next_step(code: str, named: str, 
     assert failure.passes == (code == "connection-dropped")
 
 
-def test_a_changed_key_names_both_fingerprints_and_the_line(tmp_path) -> None:
+def test_a_changed_key_names_both_fingerprints_and_the_line(tmp_path):
     """The old one is read from the line that ssh names."""
     known = tmp_path / "known hosts"
     known.write_text(
@@ -86,7 +86,7 @@ def test_a_changed_key_names_both_fingerprints_and_the_line(tmp_path) -> None:
     assert "-R '[h]:2222'" in failure.hint
 
 
-def test_a_proxy_that_fails_is_quoted() -> None:
+def test_a_proxy_that_fails_is_quoted():
     """Its own words are the cause, ssh's only say that the connection closed."""
     way = replace(WAY, proxy="cloud tunnel %h")
     failure = diagnose("ERROR: not logged in\nConnection closed by UNKNOWN port 65535\r\n", way)
@@ -97,7 +97,7 @@ def test_a_proxy_that_fails_is_quoted() -> None:
     )
 
 
-def test_every_code_is_documented() -> None:
+def test_every_code_is_documented():
     """Those of both clients, in docs/failures.md; and no other."""
     root = Path(__file__).parents[2]
     part = (root / "docs/failures.md").read_text().split("## A host that cannot be reached")[1]
@@ -135,7 +135,7 @@ def said(connection: openssh.Connection, command: str) -> list[bytes]:
     return lines
 
 
-def test_what_ssh_prints_at_its_very_end_is_read(monkeypatch) -> None:
+def test_what_ssh_prints_at_its_very_end_is_read(monkeypatch):
     """Also where it ends right after there was nothing to read."""
     monkeypatch.setattr(openssh, "POLL_SECONDS", 0.01)
     words = ["/bin/sh", "-c", "sleep 0.2; echo the cause >&2; exit 255"]
@@ -145,7 +145,7 @@ def test_what_ssh_prints_at_its_very_end_is_read(monkeypatch) -> None:
 
 
 @needs_ssh
-def test_commands_share_one_login(sshd: Sshd, dialer: openssh.Dialer) -> None:
+def test_commands_share_one_login(sshd: Sshd, dialer: openssh.Dialer):
     """However many they are."""
     connection = dialer.connect(sshd.host())
     for _ in range(3):
@@ -156,9 +156,7 @@ def test_commands_share_one_login(sshd: Sshd, dialer: openssh.Dialer) -> None:
 
 @needs_ssh
 @pytest.mark.parametrize("end", ["the network", "the master"])
-def test_a_master_that_ended_between_two_commands_is_replaced(
-    sshd: Sshd, dialer: openssh.Dialer, end: str
-) -> None:
+def test_a_master_that_ended_between_two_commands_is_replaced(sshd: Sshd, dialer: openssh.Dialer, end: str):
     """As where it idled longer than it persists."""
     connection = dialer.connect(sshd.host())
     assert said(connection, "echo in") == [b"in\n"]
@@ -172,7 +170,7 @@ def test_a_master_that_ended_between_two_commands_is_replaced(
 
 
 @needs_ssh
-def test_a_closed_connection_runs_nothing_more(sshd: Sshd, dialer: openssh.Dialer) -> None:
+def test_a_closed_connection_runs_nothing_more(sshd: Sshd, dialer: openssh.Dialer):
     """Nor does a client of a master that is gone connect by itself."""
     connection = dialer.connect(sshd.host())
     connection.close()
@@ -183,7 +181,7 @@ def test_a_closed_connection_runs_nothing_more(sshd: Sshd, dialer: openssh.Diale
 
 
 @needs_ssh
-def test_sockets_are_private_and_gone_at_the_end(sshd: Sshd, tmp_path, monkeypatch) -> None:
+def test_sockets_are_private_and_gone_at_the_end(sshd: Sshd, tmp_path, monkeypatch):
     """In a folder of this user; where the usual one has too long a path or is not there, below /tmp."""
     (tmp_path / ("x" * 100)).mkdir()
     for usual in (tmp_path, tmp_path / ("x" * 100), tmp_path / "none"):
@@ -200,7 +198,7 @@ def test_sockets_are_private_and_gone_at_the_end(sshd: Sshd, tmp_path, monkeypat
 
 
 @needs_ssh
-def test_a_dialer_that_is_closed_leaves_no_master(sshd: Sshd, tmp_path) -> None:
+def test_a_dialer_that_is_closed_leaves_no_master(sshd: Sshd, tmp_path):
     """Also that of an unclosed connection."""
     dialer = openssh.Dialer(tmp_path / "no-ssh-config")
     opened = dialer.connect(sshd.host())._master
@@ -210,7 +208,7 @@ def test_a_dialer_that_is_closed_leaves_no_master(sshd: Sshd, tmp_path) -> None:
 
 
 @needs_ssh
-def test_off_accepts_a_new_key_without_storing_it_and_no_changed_one(sshd: Sshd, tmp_path) -> None:
+def test_off_accepts_a_new_key_without_storing_it_and_no_changed_one(sshd: Sshd, tmp_path):
     """Also where the folder's name has a space."""
     known = tmp_path / "my hosts"
     dialer = openssh.Dialer(tmp_path / "no-ssh-config")
@@ -228,7 +226,7 @@ def test_off_accepts_a_new_key_without_storing_it_and_no_changed_one(sshd: Sshd,
 
 
 @needs_ssh
-def test_a_jump_host_that_is_down_is_asked_once_for_all_behind_it(sshd: Sshd, tmp_path, monkeypatch) -> None:
+def test_a_jump_host_that_is_down_is_asked_once_for_all_behind_it(sshd: Sshd, tmp_path, monkeypatch):
     """Else a fleet waits for it host after host."""
     asked = []
     opened = Master.open
@@ -250,7 +248,7 @@ def test_a_jump_host_that_is_down_is_asked_once_for_all_behind_it(sshd: Sshd, tm
 
 
 @needs_ssh
-def test_ctrl_c_reaches_no_ssh(sshd: Sshd, dialer: openssh.Dialer, monkeypatch) -> None:
+def test_ctrl_c_reaches_no_ssh(sshd: Sshd, dialer: openssh.Dialer, monkeypatch):
     """Once means: finish what has begun."""
     connection = dialer.connect(sshd.host())
     remote = connection.start("read x; echo $x", iter([b"in\n"]))
@@ -297,7 +295,7 @@ def test_a_check_is_never_weaker_than_it_was_set(
     proven: bool,
     askpass: bool,
     strict: str,
-) -> None:
+):
     """By the inventory, by ssh's configuration, or by a password that may be sent; ssh asks only in windows."""
     config = tmp_path / "config"
     config.write_text(f"StrictHostKeyChecking {configured}\n" if configured else "")
@@ -312,7 +310,7 @@ def test_a_check_is_never_weaker_than_it_was_set(
     assert ("UserKnownHostsFile=/dev/null" in " ".join(words)) is (check == "off" and not proven)
 
 
-def test_without_ssh_the_way_out_is_named(tmp_path, monkeypatch) -> None:
+def test_without_ssh_the_way_out_is_named(tmp_path, monkeypatch):
     """Before any host is contacted."""
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(Unreachable, match="not installed here") as caught:
@@ -321,7 +319,7 @@ def test_without_ssh_the_way_out_is_named(tmp_path, monkeypatch) -> None:
 
 
 @needs_ssh
-def test_jump_hosts_in_a_circle_are_refused(tmp_path, sshd: Sshd) -> None:
+def test_jump_hosts_in_a_circle_are_refused(tmp_path, sshd: Sshd):
     """ssh itself would start processes without end."""
     config = tmp_path / "config"
     config.write_text("Host gpu-01\nProxyJump one\nHost one\nProxyJump two\nHost two\nProxyJump one\n")

@@ -31,13 +31,13 @@ NAMES = PackageNames("apt")
     ],
     ids=lambda value: value.pretty + value.arch if isinstance(value, Os) else "",
 )
-def test_the_package_system_is_that_of_a_release_in_the_tables(os: Os, system: object) -> None:
+def test_the_package_system_is_that_of_a_release_in_the_tables(os: Os, system: object):
     """Not that of a release that merely has the program."""
     over = {"os": {"id": os.id, "version": os.version, "pretty": os.pretty, "arch": os.arch}}
     assert packages.system_of_host(cases.facts("modern", over)) is system
 
 
-def test_what_comes_from_nvidia_is_not_known_by_its_version() -> None:
+def test_what_comes_from_nvidia_is_not_known_by_its_version():
     """The pin has none; the headers are the distribution's. What is held at a version may replace a newer one."""
     assert NAMES.pin(580, "580.178.04") == (PackageSpec("nvidia-driver-pinning-580.178.04", origin="nvidia"),)
     assert NAMES.headers("6.1.0-40-amd64") == (PackageSpec("linux-headers-6.1.0-40-amd64"),)
@@ -51,7 +51,7 @@ def test_what_comes_from_nvidia_is_not_known_by_its_version() -> None:
 
 
 @pytest.mark.parametrize("family", packages.SYSTEMS)
-def test_every_package_that_the_tables_know_is_looked_at(family: str) -> None:
+def test_every_package_that_the_tables_know_is_looked_at(family: str):
     """One that no probe asks for would be installed for ever, or stay beside what excludes it."""
     system = packages.SYSTEMS[family]
     rows = sections()[family]

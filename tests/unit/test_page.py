@@ -83,7 +83,7 @@ def page(tmp_path) -> Page:
     return written
 
 
-def test_a_page_is_one_wellformed_file_that_needs_nothing_from_elsewhere(page: Page) -> None:
+def test_a_page_is_one_wellformed_file_that_needs_nothing_from_elsewhere(page: Page):
     """No link, no image, no font; and no text of a host's becomes markup or shows a secret."""
     text = page.text()
     tags = Tree(text).tags
@@ -97,7 +97,7 @@ def test_a_page_is_one_wellformed_file_that_needs_nothing_from_elsewhere(page: P
     assert "\x1b" not in text
 
 
-def test_memory_that_is_shared_with_the_host_is_said_in_words(tmp_path) -> None:
+def test_memory_that_is_shared_with_the_host_is_said_in_words(tmp_path):
     """GB10 has none of its own."""
     page = Page(make(json=True, quiet=True), tmp_path / "report.html", "gpunode verify")
     facts = cases.right()[1]
@@ -107,7 +107,7 @@ def test_memory_that_is_shared_with_the_host_is_said_in_words(tmp_path) -> None:
     assert "None" not in page.text()
 
 
-def test_no_text_of_a_host_or_cluster_controls_the_page(tmp_path) -> None:
+def test_no_text_of_a_host_or_cluster_controls_the_page(tmp_path):
     """Wherever it stands: control characters, C1 and bidi ones are escaped, secrets are redacted."""
     evil = "x\x1b]52;c;\x07\x9b\u202e\u2066 password=hunter2 y"
     page = Page(make(json=True, quiet=True), tmp_path / "report.html", evil)
@@ -138,7 +138,7 @@ def test_no_text_of_a_host_or_cluster_controls_the_page(tmp_path) -> None:
     assert text.count(r"\x1b]52;c;\x07\x9b\u202e\u2066") > 20
 
 
-def test_the_fleet_is_reported_by_cause_the_bad_ones_first(page: Page) -> None:
+def test_the_fleet_is_reported_by_cause_the_bad_ones_first(page: Page):
     rows = re.findall(
         r"<tr><td data-name=\"hosts\">(\d)</td><td data-name=\"result\" class=\"(\w+)\">([\w ]+)</td><td data-name=\"cause\">(.*?)</td><td data-name=\"names\">(.*?)</td></tr>",
         page.text(),
@@ -152,7 +152,7 @@ def test_the_fleet_is_reported_by_cause_the_bad_ones_first(page: Page) -> None:
     assert rows[1][3] == "docker"
 
 
-def test_each_host_has_its_diff_its_gpus_and_its_timeline(page: Page) -> None:
+def test_each_host_has_its_diff_its_gpus_and_its_timeline(page: Page):
     text = page.text()
     card = text.split("<b>gpu-1, gpu-2</b>")[1].split('<details class="host"')[0]
     assert "/etc/docker/daemon.json" in card
@@ -165,7 +165,7 @@ def test_each_host_has_its_diff_its_gpus_and_its_timeline(page: Page) -> None:
     assert "no &lt;answer&gt;</span><br>Try again." in text
 
 
-def test_verify_shows_the_chain_and_the_first_broken_link_as_the_cause(tmp_path, capsys) -> None:
+def test_verify_shows_the_chain_and_the_first_broken_link_as_the_cause(tmp_path, capsys):
     """A missing right is a cause, too, and its host is not OK."""
     page = Page(make(json=True, quiet=True), tmp_path / "v.html", "gpunode verify")
     junit = JUnit(page, tmp_path / "v.xml", "gpunode verify")
@@ -191,7 +191,7 @@ def test_verify_shows_the_chain_and_the_first_broken_link_as_the_cause(tmp_path,
     assert "<p>1 of 2 hosts broken</p>" in text
 
 
-def test_a_page_is_light_or_dark_as_its_reader_likes_and_can_be_printed(page: Page) -> None:
+def test_a_page_is_light_or_dark_as_its_reader_likes_and_can_be_printed(page: Page):
     text = page.text()
     assert "color-scheme: light dark" in text
     assert "prefers-color-scheme: dark" in text
@@ -200,7 +200,7 @@ def test_a_page_is_light_or_dark_as_its_reader_likes_and_can_be_printed(page: Pa
     assert all(f".{name} " in text for name in names), names  # every style that is used is defined
 
 
-def test_a_file_that_cannot_be_written_leaves_the_old_one(page: Page, tmp_path, monkeypatch) -> None:
+def test_a_file_that_cannot_be_written_leaves_the_old_one(page: Page, tmp_path, monkeypatch):
     page.write()
     before = page.text()
     assert [path.name for path in tmp_path.iterdir()] == ["report.html"]
@@ -216,7 +216,7 @@ def test_a_file_that_cannot_be_written_leaves_the_old_one(page: Page, tmp_path, 
     assert (tmp_path / "report.html").read_text() == before
 
 
-def test_the_costs_are_on_top_and_commands_are_code(page: Page) -> None:
+def test_the_costs_are_on_top_and_commands_are_code(page: Page):
     page.note(Headline("2 hosts: 0 pods disturbed, about 1 min"))
     page.note("Run `gpunode provision` <soon>.")
     text = page.text()
@@ -225,7 +225,7 @@ def test_the_costs_are_on_top_and_commands_are_code(page: Page) -> None:
     assert "cluster prod" in text.split("</p>")[0]
 
 
-def test_equal_plans_are_shown_once_and_open(page: Page) -> None:
+def test_equal_plans_are_shown_once_and_open(page: Page):
     """And what is bad is open; a host that is right is closed. Each host of a group keeps its GPUs and its timeline."""
     text = page.text()
     opened = re.findall(r'<details class="host"[^>]*?( open)?>\s*<summary><b>([\w, -]+)</b>', text)
@@ -235,7 +235,7 @@ def test_equal_plans_are_shown_once_and_open(page: Page) -> None:
     assert "<details><summary>gpu-2</summary>" in text
 
 
-def test_a_table_has_no_empty_column_and_a_long_one_is_folded(page: Page) -> None:
+def test_a_table_has_no_empty_column_and_a_long_one_is_folded(page: Page):
     page.rows("batch", ["batch", "hosts", "changes", "disturbed", "words"], [[1, HOSTS, HOSTS, [], []]])
     columns = ["node", "uuid", "gpu", "result", "pods", "seconds", "why"]
     page.rows(
@@ -249,13 +249,13 @@ def test_a_table_has_no_empty_column_and_a_long_one_is_folded(page: Page) -> Non
     assert "<summary>50 rows</summary>" in text
 
 
-def test_a_figure_that_was_not_measured_is_not_in_a_gpus_case() -> None:
+def test_a_figure_that_was_not_measured_is_not_in_a_gpus_case():
     suite = ElementTree.Element("testsuite", name="gpu-1")
     _add_gpu(suite, {"index": None, "uuid": "GPU-1", "result": "accepted", "temp": None, "remarks": ""}, ())
     assert suite.findtext("*/system-out") == "uuid: GPU-1\nresult: accepted"
 
 
-def test_a_run_says_of_each_plan_whether_it_was_made(page: Page) -> None:
+def test_a_run_says_of_each_plan_whether_it_was_made(page: Page):
     """As after a pause: the plans of hosts that were not started are on the page, too. Its last words are how to go on."""
     planned = next(card.shown for card in page._cards.values() if card.name == "gpu-1")
     assert planned
@@ -316,7 +316,7 @@ def end_of_run(tmp_path, second: tuple[str, ...]) -> Page:
     return page
 
 
-def test_a_paused_run_has_that_and_the_next_command_on_top(tmp_path) -> None:
+def test_a_paused_run_has_that_and_the_next_command_on_top(tmp_path):
     """Then how its hosts ended, each with one state on the whole page; what it would cost was planned."""
     skipped = ("gpu-2", "", "not verified", "skipped: the run was paused", "", ForPrograms("run-paused"))
     text = end_of_run(tmp_path, skipped).text()
@@ -333,7 +333,7 @@ def test_a_paused_run_has_that_and_the_next_command_on_top(tmp_path) -> None:
     assert body.count('class="time"') == 1  # a host that did not begin has no timeline
 
 
-def test_a_failed_run_has_that_on_top(tmp_path) -> None:
+def test_a_failed_run_has_that_on_top(tmp_path):
     failed = ("gpu-2", "gpu-2", "not verified", "gpu-2 is NotReady", "node", ForPrograms("node-not-ready"))
     page = end_of_run(tmp_path, failed)
     page._cards["gpu-3"].code = "stopped"
@@ -343,14 +343,14 @@ def test_a_failed_run_has_that_on_top(tmp_path) -> None:
     )
 
 
-def test_no_batch_failed_where_a_host_was_refused_before_it(tmp_path) -> None:
+def test_no_batch_failed_where_a_host_was_refused_before_it(tmp_path):
     page = end_of_run(tmp_path, ("gpu-2", "gpu-2", "verified", "4 GPUs", "", ""))
     page.outcome(Outcome("gpu-3", "refused", problem=Problem("no-gpu", "no NVIDIA GPU on the PCI bus")))
     assert "2 hosts verified, 1 refused. Fix the cause, then <code>" in page.text()
     assert "Failed" not in page.text()
 
 
-def test_plans_that_fill_more_than_a_screen_are_brief(page: Page) -> None:
+def test_plans_that_fill_more_than_a_screen_are_brief(page: Page):
     """Equal plans are one, whichever processes use the GPUs; reasons and diffs are a click away. A line that wraps goes on under its text."""
     facts = cases.right()[1]
     assert "Reasons and diffs" not in page.text()
@@ -365,13 +365,13 @@ def test_plans_that_fill_more_than_a_screen_are_brief(page: Page) -> None:
     assert '<span class="line" style="--in: 8ch">' in html
 
 
-def test_an_aborted_run_has_that_on_top(page: Page) -> None:
+def test_an_aborted_run_has_that_on_top(page: Page):
     page._ended = False
     page.event(Event("stage", None, "batch 2 of 5", {**BATCH, "batch": 2}))
     assert '<p class="bold">Aborted in batch 2 of 5: ' in page.text()
 
 
-def test_a_reload_of_the_modules_is_called_so_wherever_it_is(tmp_path) -> None:
+def test_a_reload_of_the_modules_is_called_so_wherever_it_is(tmp_path):
     page = Page(make(json=True, quiet=True), tmp_path / "report.html", "t")
     steps = (StepPlan("reboot", (Reboot("the new driver is used then"),)),)
     disturbed = Disturbed(Disturbance(reboot=True), reload=True)
@@ -381,7 +381,7 @@ def test_a_reload_of_the_modules_is_called_so_wherever_it_is(tmp_path) -> None:
     assert not re.search(">reboot ", text)
 
 
-def test_on_a_narrow_screen_a_uuid_ends_after_eight_digits(page: Page) -> None:
+def test_on_a_narrow_screen_a_uuid_ends_after_eight_digits(page: Page):
     """The rest is there for a wider one, and for whoever copies or filters."""
     page.rows(
         "deviation",
@@ -393,7 +393,7 @@ def test_on_a_narrow_screen_a_uuid_ends_after_eight_digits(page: Page) -> None:
     assert ">a &lt;b&gt; of GPU-1</td>" in text
 
 
-def test_a_page_says_nothing_twice(tmp_path) -> None:
+def test_a_page_says_nothing_twice(tmp_path):
     """Objects are in the cluster's plan; a node with its host's name is its host."""
     page = Page(make(json=False, quiet=True), tmp_path / "report.html", "t")
     rows = [("a", "a", "verified", "1 GPU"), ("b", "b", "verified", "1 GPU")]

@@ -80,7 +80,7 @@ def folder(tmp_path) -> Path:
     return tmp_path
 
 
-def test_the_right_password_is_read_once_and_nothing_else_is(folder: Path) -> None:
+def test_the_right_password_is_read_once_and_nothing_else_is(folder: Path):
     """Then the program runs, and gets all of what follows."""
     machine = Machine(folder, "a")
     assert [message["type"] for message in machine.probe(Password(RIGHT))] == ["facts"]
@@ -98,7 +98,7 @@ def test_the_right_password_is_read_once_and_nothing_else_is(folder: Path) -> No
     ],
     ids=str,
 )
-def test_a_wrong_password_is_one_failed_login(folder: Path, sudo: dict[str, str]) -> None:
+def test_a_wrong_password_is_one_failed_login(folder: Path, sudo: dict[str, str]):
     """However sudo asks, and whatever it says then; the agent's bytes are no second and third try."""
     machine, password = Machine(folder, "a", **sudo), Password("wrong")
     with pytest.raises(PasswordRefused, match="sudo does not accept the password"):
@@ -109,7 +109,7 @@ def test_a_wrong_password_is_one_failed_login(folder: Path, sudo: dict[str, str]
     assert machine.tried == ["wrong"]
 
 
-def test_a_wrong_password_is_one_failed_login_in_all_of_a_fleet(folder: Path) -> None:
+def test_a_wrong_password_is_one_failed_login_in_all_of_a_fleet(folder: Path):
     """One host tries it before any other sees it; the others name that host."""
     machines, password = [Machine(folder, name) for name in "abcdef"], Password("wrong")
     barrier = threading.Barrier(len(machines))
@@ -129,7 +129,7 @@ def test_a_wrong_password_is_one_failed_login_in_all_of_a_fleet(folder: Path) ->
     assert sorted(messages)[1:] == [elsewhere] * 5
 
 
-def test_a_password_that_one_host_accepts_is_tried_once_on_each(folder: Path) -> None:
+def test_a_password_that_one_host_accepts_is_tried_once_on_each(folder: Path):
     """Where another host has another one, that is this host's story only."""
     password = Password(RIGHT)
     first, other, third = Machine(folder, "a"), Machine(folder, "b"), Machine(folder, "c")
@@ -158,7 +158,7 @@ class Recorded(Machine):
         return super().start(command, kept(), heard)
 
 
-def test_a_host_that_asks_for_none_does_not_get_it(folder: Path) -> None:
+def test_a_host_that_asks_for_none_does_not_get_it(folder: Path):
     """NOPASSWD; nor has it shown that the password is right."""
     machine, password = Recorded(folder, "a", SILENT="1"), Password("wrong")
     assert machine.probe(password)
@@ -170,7 +170,7 @@ def test_a_host_that_asks_for_none_does_not_get_it(folder: Path) -> None:
     assert asking.tried == ["wrong"]
 
 
-def test_root_is_asked_for_nothing(folder: Path) -> None:
+def test_root_is_asked_for_nothing(folder: Path):
     """And a host that needs no sudo gets no password."""
     (folder / "id").write_text("#!/bin/sh\necho 0\n")
     machine = Recorded(folder, "a")
@@ -181,7 +181,7 @@ def test_root_is_asked_for_nothing(folder: Path) -> None:
     assert RIGHT.encode() not in machine.sent
 
 
-def test_without_a_password_nothing_waits(folder: Path) -> None:
+def test_without_a_password_nothing_waits(folder: Path):
     """The program is sent at once, and sudo is told not to ask."""
     machine = Recorded(folder, "a")
     with pytest.raises(SudoRefused, match="sudo needs a password"):
@@ -198,7 +198,7 @@ class Hangs(Machine):
         return reach.Local.start(self, "exec sleep 60", stdin, heard)
 
 
-def test_a_host_that_hangs_gives_its_turn_away(folder: Path) -> None:
+def test_a_host_that_hangs_gives_its_turn_away(folder: Path):
     """The others are visited when it has been given up."""
     password = Password(RIGHT)
     with pytest.raises(Unreachable, match="gave no answer"):
@@ -206,7 +206,7 @@ def test_a_host_that_hangs_gives_its_turn_away(folder: Path) -> None:
     assert Machine(folder, "b").probe(password)
 
 
-def test_a_question_that_is_none_for_a_password_is_not_answered(folder: Path) -> None:
+def test_a_question_that_is_none_for_a_password_is_not_answered(folder: Path):
     """A one-time code: the password would be a failed login there."""
     machine = Machine(folder, "a", OWN_PROMPT="Verification code: ")
     with pytest.raises(Unreachable, match="gave no answer"):
@@ -214,9 +214,7 @@ def test_a_question_that_is_none_for_a_password_is_not_answered(folder: Path) ->
     assert machine.tried == []
 
 
-def test_a_password_that_is_refused_after_a_reboot_is_not_tried_for_minutes(
-    folder: Path, monkeypatch
-) -> None:
+def test_a_password_that_is_refused_after_a_reboot_is_not_tried_for_minutes(folder: Path, monkeypatch):
     """Each try while a host comes back would be a failed login, up to a locked account."""
     monkeypatch.setattr(
         converge, "time", SimpleNamespace(monotonic=time.monotonic, sleep=lambda _seconds: None)
@@ -229,7 +227,7 @@ def test_a_password_that_is_refused_after_a_reboot_is_not_tried_for_minutes(
 
 
 @pytest.mark.parametrize("answer", ["", None])
-def test_no_password_is_no_password(monkeypatch, answer: str | None) -> None:
+def test_no_password_is_no_password(monkeypatch, answer: str | None):
     """An empty line, or nobody there to type one: nothing is contacted."""
 
     def typed(_prompt: str) -> str:
@@ -273,7 +271,7 @@ def real(tmp_path) -> Iterable[Callable[[], str]]:
 
 
 @pytest.mark.skipif(not REAL, reason="needs root, and sudo installed")
-def test_the_real_sudo_takes_the_password_and_counts_one_failure(real: Callable[[], str]) -> None:
+def test_the_real_sudo_takes_the_password_and_counts_one_failure(real: Callable[[], str]):
     """Debian's, through PAM."""
     host = Host("here", Ssh("here"))
 

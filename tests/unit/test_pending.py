@@ -132,7 +132,7 @@ UNBOUND = "0/1 nodes are available: pod has unbound immediate PersistentVolumeCl
         pytest.param(Waiting(pod(says="0/1 nodes are available: 1 Insufficient nvidia.com/gpu."), [node("n1")], ()), ["fits-now"], "n1 has room", id="what has passed is not repeated"),
     ],
 )  # fmt: skip
-def test_a_pending_pod_has_these_causes(waiting: Waiting, codes: list[str], words: str) -> None:
+def test_a_pending_pod_has_these_causes(waiting: Waiting, codes: list[str], words: str):
     problems = judge(waiting)
 
     assert [problem.code for problem in problems] == codes
@@ -140,13 +140,13 @@ def test_a_pending_pod_has_these_causes(waiting: Waiting, codes: list[str], word
     assert all(problem.fix for problem in problems)
 
 
-def test_a_node_that_is_not_ready_is_named_with_the_time_since_when() -> None:
+def test_a_node_that_is_not_ready_is_named_with_the_time_since_when():
     (problem,) = judge(Waiting(pod(), [node("n1", ready=False, since="2026-11-26T00:12:00Z")], ()))
 
     assert problem.cause.endswith("\nsince 2026-11-26T00:12:00Z")
 
 
-def test_who_cordoned_a_node_is_told_as_the_api_server_has_it() -> None:
+def test_who_cordoned_a_node_is_told_as_the_api_server_has_it():
     field = {"f:spec": {"f:unschedulable": {}}}
     entry = {"manager": "kubectl-cordon", "time": "2026-11-26T00:12:00Z", "fieldsV1": field}
 
@@ -155,7 +155,7 @@ def test_who_cordoned_a_node_is_told_as_the_api_server_has_it() -> None:
     assert problem.cause == "cordoned by kubectl-cordon at 2026-11-26T00:12:00Z"
 
 
-def test_who_tainted_a_node_is_told_as_the_api_server_has_it() -> None:
+def test_who_tainted_a_node_is_told_as_the_api_server_has_it():
     entry = {
         "manager": "kubectl-taint",
         "time": "2026-11-26T00:12:00Z",
@@ -167,7 +167,7 @@ def test_who_tainted_a_node_is_told_as_the_api_server_has_it() -> None:
     assert problem.cause == "taints last set by kubectl-taint at 2026-11-26T00:12:00Z"
 
 
-def test_a_broken_link_of_the_host_is_the_cause_of_a_node_that_is_not_ready() -> None:
+def test_a_broken_link_of_the_host_is_the_cause_of_a_node_that_is_not_ready():
     item = node("n1", ready=False)
     assert suspects(pod(), [item]) == ["n1"]
     broken = Problem("kubelet", "link `kubelet` of host n1 is broken", subject="n1")
@@ -175,7 +175,7 @@ def test_a_broken_link_of_the_host_is_the_cause_of_a_node_that_is_not_ready() ->
     assert [problem.code for problem in problems] == ["kubelet", "node-not-ready"]
 
 
-def test_a_cordon_of_gpunodes_names_its_run_and_the_command_that_ends_it() -> None:
+def test_a_cordon_of_gpunodes_names_its_run_and_the_command_that_ends_it():
     notes = {"gpunode.dev/cordoned-by": "run 20261126T001200Z-0a1b of ann@ops"}
 
     (problem,) = judge(Waiting(pod(), [node("n1", unschedulable=True, annotations=notes)], ()))
@@ -195,11 +195,11 @@ def test_a_cordon_of_gpunodes_names_its_run_and_the_command_that_ends_it() -> No
         ("", []),
     ],
 )  # fmt: skip
-def test_the_schedulers_message_is_read_as_its_reasons(message: str, parts: list[str]) -> None:
+def test_the_schedulers_message_is_read_as_its_reasons(message: str, parts: list[str]):
     assert reasons(message) == parts
 
 
-def test_no_sentence_of_the_scheduler_that_is_known_is_one_that_the_objects_judge_and_another_does() -> None:
+def test_no_sentence_of_the_scheduler_that_is_known_is_one_that_the_objects_judge_and_another_does():
     """The first row that matches counts: a sentence of Kubernetes' matches the row of its own plugin."""
     own = {
         "node(s) didn't match pod anti-affinity rules": "pod-affinity",
@@ -237,11 +237,11 @@ def test_no_sentence_of_the_scheduler_that_is_known_is_one_that_the_objects_judg
         (None, 0),
     ],
 )
-def test_a_quantity_counts_in_thousandths(quantity: object, units: int) -> None:
+def test_a_quantity_counts_in_thousandths(quantity: object, units: int):
     assert fit.thousandths(quantity) == units
 
 
-def test_init_containers_count_by_the_greatest_and_sidecars_with_the_others() -> None:
+def test_init_containers_count_by_the_greatest_and_sidecars_with_the_others():
     asked = pod(gpus=1, initContainers=[
         {"name": "i", "resources": {"limits": {GPU: "3"}}},
         {"name": "s", "restartPolicy": "Always", "resources": {"limits": {GPU: "1"}}},
@@ -264,14 +264,14 @@ def test_init_containers_count_by_the_greatest_and_sidecars_with_the_others() ->
         ({"key": "b", "operator": "Gt", "values": ["0"]}, False),
     ],
 )
-def test_an_expression_of_an_affinity_holds_as_for_the_scheduler(expression: Object, holds: bool) -> None:
+def test_an_expression_of_an_affinity_holds_as_for_the_scheduler(expression: Object, holds: bool):
     term = {"nodeSelectorTerms": [{"matchExpressions": [expression]}]}
     spec = {"affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": term}}}
     assert fit.selects(spec, node("n", labels={"a": "1"})) is holds
 
 
 @pytest.mark.parametrize("empty", [{}, {"matchExpressions": []}, {"matchFields": []}])
-def test_an_empty_term_of_an_affinity_selects_no_node(empty: Object) -> None:
+def test_an_empty_term_of_an_affinity_selects_no_node(empty: Object):
     """source: kubernetes/component-helpers, scheduling/corev1/nodeaffinity, NewLazyErrorNodeSelector: they match no objects."""
     term: Object = {"nodeSelectorTerms": [empty]}
     spec = {"affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": term}}}
@@ -282,7 +282,7 @@ def test_an_empty_term_of_an_affinity_selects_no_node(empty: Object) -> None:
     assert not fit.selects(spec, node("n"))
 
 
-def test_overhead_and_the_resources_of_the_whole_pod_count() -> None:
+def test_overhead_and_the_resources_of_the_whole_pod_count():
     """The pod's own requests take the place of its containers', where it has any."""
     asked = pod(gpus=1, overhead={"cpu": "250m"})
     asked["spec"]["containers"][0]["resources"]["requests"] = {"cpu": "2", "memory": "1Ki"}
@@ -295,7 +295,7 @@ def test_overhead_and_the_resources_of_the_whole_pod_count() -> None:
     assert fit.requests(asked)[GPU] == 1000
 
 
-def test_nodes_that_offer_fewer_than_they_count_are_the_ones_whose_judges_are_asked() -> None:
+def test_nodes_that_offer_fewer_than_they_count_are_the_ones_whose_judges_are_asked():
     there = [node("n1", 0, counted=4), node("n2"), node("n3", 0, labels={"accelerator": "x"})]
     assert pending.suspects(pod(), there) == ["n1", "n3"]
     assert pending.suspects(pod(nodeSelector={"accelerator": "x"}), there) == ["n3"]

@@ -19,7 +19,7 @@ from gpunode.planning.templates import template
 from tests import cases, tables
 
 
-def test_steps_come_in_the_order_in_which_they_depend_on_each_other() -> None:
+def test_steps_come_in_the_order_in_which_they_depend_on_each_other():
     """Sources before packages, packages before the runtime that needs them, the runtime before the kubelet."""
     assert [step.name for step in pipeline.STEPS] == [
         "repository",
@@ -46,7 +46,7 @@ def test_steps_come_in_the_order_in_which_they_depend_on_each_other() -> None:
     ]
 
 
-def test_a_unit_of_two_steps_is_restarted_once_with_the_files_of_both() -> None:
+def test_a_unit_of_two_steps_is_restarted_once_with_the_files_of_both():
     """k3s: with a gate that its kubelet refuses, a restart for the runtime alone would fail."""
     settings, gate = "/etc/rancher/k3s/config.yaml.d", "kubelet-arg+:\n  - feature-gates=DevicePlugins=true\n"
     host = cases.host("k3s")
@@ -65,7 +65,7 @@ def test_a_unit_of_two_steps_is_restarted_once_with_the_files_of_both() -> None:
     assert restart.fault == ""
 
 
-def test_every_file_that_a_plan_touches_was_looked_at() -> None:
+def test_every_file_that_a_plan_touches_was_looked_at():
     """A file that no probe reads could be overwritten unseen."""
     image = PluginImage("r:1", "/a.tar", "sha256:1")
     for base in ("legacy", "modern"):
@@ -78,7 +78,7 @@ def test_every_file_that_a_plan_touches_was_looked_at() -> None:
         assert watch.images == ("r:1",)
 
 
-def test_every_package_that_a_plan_names_was_looked_at() -> None:
+def test_every_package_that_a_plan_names_was_looked_at():
     """What is installed must be seen the next time, or it is installed for ever."""
     for base in ("legacy", "modern"):
         host, seen = cases.host(base), cases.facts(base)
@@ -88,7 +88,7 @@ def test_every_package_that_a_plan_names_was_looked_at() -> None:
             assert any(fnmatchcase(spec.name, p) for p in pipeline.watch(None).packages), spec
 
 
-def test_two_reasons_to_reboot_are_one_reboot_at_the_end() -> None:
+def test_two_reasons_to_reboot_are_one_reboot_at_the_end():
     """nouveau holds a GPU, and a stale module another."""
     over = {
         "pci": [
@@ -104,13 +104,13 @@ def test_two_reasons_to_reboot_are_one_reboot_at_the_end() -> None:
     assert plan.steps[-1].step == "reboot"
 
 
-def test_every_runtime_of_the_vocabulary_has_its_module() -> None:
+def test_every_runtime_of_the_vocabulary_has_its_module():
     """And is a step, whose module goes by that name."""
     assert set(RUNTIMES) == set(get_args(Runtime))
     assert {step.name for step in pipeline.STEPS if step.layer == "runtime"} >= set(RUNTIMES)
 
 
-def test_a_docker_that_stands_still_is_the_runtime_of_a_kubelet_that_drives_it() -> None:
+def test_a_docker_that_stands_still_is_the_runtime_of_a_kubelet_that_drives_it():
     """Even where nothing could be decided, and docker's own containerd answers."""
     stopped = {"docker": None, "containerd": {"version": "1.6.20"}}
     assert headline(cases.facts("legacy", stopped)).endswith(
@@ -121,7 +121,7 @@ def test_a_docker_that_stands_still_is_the_runtime_of_a_kubelet_that_drives_it()
 @tables.rows("docker-restarts")
 def test_a_restart_of_docker_knows_whom_it_may_end(
     wish: dict[str, str], over: dict[str, Any], ends: list[str] | None
-) -> None:
+):
     """Those containers on GPUs that the plan was made with; processes outside of containers go on."""
     users = [
         {"pid": 7, "command": "python3", "container": "c", "pod": "uid-1", "name": "ml/train"},
@@ -143,7 +143,7 @@ SYSTEMD = "[plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.runc.opti
 )
 def test_where_a_daemon_reload_takes_gpus_every_service_change_is_one_that_ends_their_work(
     wish: dict[str, Any], versions: dict[str, str]
-) -> None:
+):
     """The links come after that reload, and count for new containers alone. Without containers on GPUs it takes nothing."""
     over = {"versions": versions, "containerd": {"version": "2.2.0", "dump": f"version = 3\n{SYSTEMD}"}}
     inside = {"pid": 7, "command": "python3", "container": "c", "pod": "uid-1", "name": "ml/train"}
@@ -166,7 +166,7 @@ def test_where_a_daemon_reload_takes_gpus_every_service_change_is_one_that_ends_
 
 
 @pytest.mark.parametrize("name", [cdi.DEV_CHAR_FILE, cdi.FILE])
-def test_what_hands_out_devices_starts_after_gpunodes_own_units_and_never_waits_for_good(name: str) -> None:
+def test_what_hands_out_devices_starts_after_gpunodes_own_units_and_never_waits_for_good(name: str):
     """Every kubelet and runtime that gpunode drives; a oneshot has no time limit of its own."""
     text = template(name.lstrip("/"))
     before = {unit for line in text.splitlines() if line.startswith("Before=") for unit in line[7:].split()}
@@ -175,7 +175,7 @@ def test_what_hands_out_devices_starts_after_gpunodes_own_units_and_never_waits_
     assert "\nTimeoutStartSec=60\n" in text
 
 
-def test_a_specification_that_cannot_be_read_is_not_called_missing() -> None:
+def test_a_specification_that_cannot_be_read_is_not_called_missing():
     """Of several that of gpunode's and the toolkit's unit counts, whichever comes first by name."""
     large = {"exists": True, "error": "larger than 256 KiB"}
     there = {"/run/cdi/a.yaml": "kind: nvidia.com/gpu\n# /usr/lib/libcuda.so.1.2.3\n"}

@@ -48,7 +48,7 @@ def on(member: Member, **facts: Any) -> Member:
     return replace(member, outcome=replace(member.outcome, facts=replace(cases.facts("modern"), **facts)))
 
 
-def test_a_written_plan_is_read_as_it_was_and_has_no_secret(inventory: Path, tmp_path) -> None:
+def test_a_written_plan_is_read_as_it_was_and_has_no_secret(inventory: Path, tmp_path):
     path = tmp_path / "friday.plan"
     made = plan(inventory, waiting(A, FILE, PACKAGES, DOCKER), cluster=[LABEL])
     plan_file.write(path, made)
@@ -95,7 +95,7 @@ def bare(text: str) -> str:
 )
 def test_a_damaged_plan_or_one_of_another_format_is_refused(
     damage: Any, words: str, inventory: Path, tmp_path
-) -> None:
+):
     path = tmp_path / "friday.plan"
     plan_file.write(path, plan(inventory, waiting(A, DOCKER)))
     path.write_text(damage(path.read_text()))
@@ -104,7 +104,7 @@ def test_a_damaged_plan_or_one_of_another_format_is_refused(
     assert refused.value.hint
 
 
-def test_no_file_but_a_plan_is_replaced(inventory: Path, tmp_path) -> None:
+def test_no_file_but_a_plan_is_replaced(inventory: Path, tmp_path):
     with pytest.raises(UsageError, match="no plan"):
         plan_file.check_place(inventory)
     with pytest.raises(UsageError, match="no file can be written"):
@@ -139,15 +139,13 @@ BUSY = waiting(A, FILE, DOCKER, pods={"ml/a": {}})
         (SAME, waiting(B, FILE, DOCKER), ["host"]),
     ],
 )  # fmt: skip
-def test_what_was_not_reviewed_deviates(
-    before: Member, after: Member, codes: list[str], inventory: Path
-) -> None:
+def test_what_was_not_reviewed_deviates(before: Member, after: Member, codes: list[str], inventory: Path):
     deviations = plan_file.compare(plan(inventory, before), plan(inventory, after))
     assert [deviation.code for deviation in deviations] == codes
     assert all(deviation.what for deviation in deviations)
 
 
-def test_each_change_of_a_node_is_reviewed(inventory: Path) -> None:
+def test_each_change_of_a_node_is_reviewed(inventory: Path):
     """Though several have the same title and action."""
     feature, taint = (
         replace(LABEL, lines=(f"+{text}",)) for text in ("gpu.count=2", "dedicated=ml:NoExecute")
@@ -158,7 +156,7 @@ def test_each_change_of_a_node_is_reviewed(inventory: Path) -> None:
     assert (new.code, new.what) == ("cluster", "new: labelled Node a1")
 
 
-def test_a_plan_is_bound_to_inventory_version_and_cluster(inventory: Path) -> None:
+def test_a_plan_is_bound_to_inventory_version_and_cluster(inventory: Path):
     before = plan(inventory, SAME, cluster=[LABEL])
     assert plan_file.compare(before, plan(inventory, SAME)) == []  # labelled meanwhile
     inventory.write_text("groups: {all: {}}\n")
@@ -190,7 +188,7 @@ RELOADED = waiting(A, FILE, REBOOT, reload=True)
 )
 def test_after_the_end_of_work_a_plan_may_do_less(
     before: Member, now: tuple[Any, ...], stops: bool, inventory: Path
-) -> None:
+):
     after = waiting(A, *now)
     assert after.outcome
     after = replace(after, outcome=replace(after.outcome, disturbs=None))
@@ -200,7 +198,7 @@ def test_after_the_end_of_work_a_plan_may_do_less(
 @pytest.mark.parametrize("words", [(), ("--diff",), ("--no-diff",)])
 def test_a_plan_in_a_file_is_shown_as_plan_shows_it(
     words: tuple[str, ...], inventory: Path, tmp_path, monkeypatch, capsys
-) -> None:
+):
     """Signs, what the hosts are, whom it disturbs, what it noted, the cluster, the costs. No connection is opened."""
     monkeypatch.chdir(tmp_path)
     busy = on(waiting(A, replace(DOCKER, note="2 containers stop with it"), pods={"ml/a": {GPU: 1}}))
@@ -231,7 +229,7 @@ def test_a_plan_in_a_file_is_shown_as_plan_shows_it(
     assert host["disturbs"]["pods"][0]["name"] == "ml/a"
 
 
-def test_a_file_that_changes_otherwise_deviates_by_its_diff(inventory: Path) -> None:
+def test_a_file_that_changes_otherwise_deviates_by_its_diff(inventory: Path):
     after = waiting(A, replace(FILE, content="size = 2\n"), Reboot("w"))
     (deviation,) = plan_file.compare(plan(inventory, SAME), plan(inventory, after))
     assert deviation.what.splitlines() == [

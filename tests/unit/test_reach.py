@@ -49,7 +49,7 @@ class Silent(Script):
         self.closed.set()
 
 
-def test_a_host_that_gives_no_answer_in_time_is_given_up() -> None:
+def test_a_host_that_gives_no_answer_in_time_is_given_up():
     """Behind a jump host nothing else notices: the connection to the jump host is alive."""
     with pytest.raises(Unreachable, match="gave no answer for 0 seconds") as caught:
         list(reach.talk(HOST, Silent(), {"op": "probe", "nonce": "n1"}, silence=0.05))
@@ -72,7 +72,7 @@ class Beating(Silent):
         return 0, ""
 
 
-def test_an_apply_that_says_that_it_goes_on_is_not_given_up() -> None:
+def test_an_apply_that_says_that_it_goes_on_is_not_given_up():
     """It takes longer than any silence that is borne; its beats are not told."""
     job = {"op": "apply", "nonce": "n1"}
     assert list(reach.talk(HOST, Beating(), job, silence=0.7)) == [{"type": "end", "ok": True}]
@@ -91,7 +91,7 @@ class Slow(Script):
         yield from super().lines()
 
 
-def test_a_host_that_takes_an_archive_is_not_silent(tmp_path) -> None:
+def test_a_host_that_takes_an_archive_is_not_silent(tmp_path):
     """An image over a slow line takes minutes, in which the agent has nothing to say."""
     archive = tmp_path / "image.tar"
     archive.write_bytes(b"x" * reach.CHUNK * 15)
@@ -111,7 +111,7 @@ class Hung(reach.Local):
         return super().start("echo hello; exec sleep 600", stdin, heard)
 
 
-def test_a_command_of_this_machine_that_hangs_is_given_up() -> None:
+def test_a_command_of_this_machine_that_hangs_is_given_up():
     """As over SSH: nobody waits for ever."""
     with pytest.raises(Unreachable, match="gave no answer"):
         list(reach.talk(HOST, Hung(), {"op": "probe", "nonce": "n1"}, silence=0.3))
@@ -133,7 +133,7 @@ class Drip(Silent):
 
 
 @pytest.mark.parametrize("word", [b"please wait\n", b"\n", b"@gpunode-ready\n", b'{"type": "alive"}\n'])
-def test_noise_is_no_answer(word: bytes) -> None:
+def test_noise_is_no_answer(word: bytes):
     """However long it goes on."""
     with pytest.raises(Unreachable, match="gave no answer"):
         list(reach.talk(HOST, Drip(word), {"op": "probe", "nonce": "n1"}, silence=0.2))
@@ -147,7 +147,7 @@ class Unanswered(Silent):
         raise Unreachable(HOST.name, "the connection broke: Channel closed.")
 
 
-def test_a_command_that_is_never_started_is_given_up() -> None:
+def test_a_command_that_is_never_started_is_given_up():
     """Before there is any output to wait for."""
     with pytest.raises(Unreachable, match="gave no answer"):
         list(reach.talk(HOST, Unanswered(), {"op": "probe", "nonce": "n1"}, silence=0.05))
@@ -184,7 +184,7 @@ FLOODS = {
 
 
 @pytest.mark.parametrize(("command", "named"), FLOODS.values(), ids=FLOODS)
-def test_a_host_that_floods_is_given_up(command: str, named: str) -> None:
+def test_a_host_that_floods_is_given_up(command: str, named: str):
     """By name, with what it was too much of; it does not fill this machine's memory."""
     flood = Shell(f"exec 2>&2; {command}")
     with pytest.raises(AgentFailed, match=named) as caught:
@@ -193,7 +193,7 @@ def test_a_host_that_floods_is_given_up(command: str, named: str) -> None:
     assert caught.value.hint
 
 
-def test_of_long_errors_the_end_is_kept() -> None:
+def test_of_long_errors_the_end_is_kept():
     """It says what went wrong last."""
     words = (
         "i=0; while [ $i -lt 30000 ]; do echo warning $i >&2; i=$((i+1)); done; echo the cause >&2; exit 1"
@@ -202,7 +202,7 @@ def test_of_long_errors_the_end_is_kept() -> None:
         list(reach.talk(HOST, Shell(words), {"op": "probe", "nonce": "n1"}))
 
 
-def test_what_is_no_message_is_noise() -> None:
+def test_what_is_no_message_is_noise():
     """Something else on the host may print braces, too."""
     job = {"op": "probe", "nonce": "n1"}
     lines = [b"@gpunode-begin n1\n", b"{ not json }\n", b"{}\n", b'{"a":' * 5000 + b"\n"]
@@ -210,7 +210,7 @@ def test_what_is_no_message_is_noise() -> None:
     assert list(reach.talk(HOST, Script(lines), job)) == [{"type": "end", "ok": True}]
 
 
-def test_a_probe_of_this_machine_answers_with_facts() -> None:
+def test_a_probe_of_this_machine_answers_with_facts():
     """`connection: local` runs the same agent through the same protocol."""
     messages = list(reach.talk(HOST, reach.Local(), wire.probe_job(Watch(files=("/etc/os-release",)))))
 
@@ -218,7 +218,7 @@ def test_a_probe_of_this_machine_answers_with_facts() -> None:
     assert facts["files"]["/etc/os-release"]["exists"]
 
 
-def test_a_connection_that_went_away_is_told_from_an_agent_that_failed() -> None:
+def test_a_connection_that_went_away_is_told_from_an_agent_that_failed():
     """No exit status: lost. A status without an answer: the agent's words."""
     job = {"op": "probe", "nonce": "n1"}
 

@@ -21,7 +21,7 @@ def choices(base: str, wishes: dict[str, Any], over: dict[str, Any]) -> tuple[Ch
     return reasons(host, facts, wish)
 
 
-def test_the_chain_goes_from_the_system_to_the_gates() -> None:
+def test_the_chain_goes_from_the_system_to_the_gates():
     """A P100 under docker, whose kubelet needs a gate."""
     assert choices("legacy", {}, {"kubelet": {"version": "1.9.11"}}) == (
         Choice(
@@ -50,7 +50,7 @@ def test_the_chain_goes_from_the_system_to_the_gates() -> None:
     )
 
 
-def test_an_archives_signed_modules_need_no_headers() -> None:
+def test_an_archives_signed_modules_need_no_headers():
     """Ubuntu's own driver, whose modules come built."""
     ubuntu = {
         "os": {"id": "ubuntu", "version": "24.04", "pretty": "Ubuntu 24.04 LTS"},
@@ -79,13 +79,13 @@ INSTALLED = {
 @tables.rows("choices")
 def test_each_choice_has_what_decided_it(
     base: str, wishes: dict[str, Any], over: dict[str, Any], code: str, chosen: str, why: str
-) -> None:
+):
     """The inventory, what is installed, or the tables."""
     (decided,) = [choice for choice in choices(base, wishes, over) if choice.code == code]
     assert (decided.chosen, decided.why) == (chosen, why)
 
 
-def test_a_host_that_is_refused_has_the_choices_before_that() -> None:
+def test_a_host_that_is_refused_has_the_choices_before_that():
     """Its repository begins after the last branch of its GPU."""
     over = {"os": {"id": "ubuntu", "version": "26.04", "pretty": "Ubuntu 26.04 LTS"}}
     assert [choice.code for choice in choices("legacy", {}, over)] == ["system", "gpu"]

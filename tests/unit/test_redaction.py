@@ -16,7 +16,7 @@ HIDDEN, FORMATS, KEPT = (cases.read(f"redaction/{name}.yaml") for name in ("hidd
 SECRETS = [*HIDDEN.values(), *FORMATS]
 
 
-def test_secrets_appear_by_their_size() -> None:
+def test_secrets_appear_by_their_size():
     """In whichever format."""
     shown = {text: redact(text) for text in SECRETS}
     leaked = [
@@ -27,20 +27,20 @@ def test_secrets_appear_by_their_size() -> None:
     assert not leaked
 
 
-def test_what_is_redacted_stays_as_it_is() -> None:
+def test_what_is_redacted_stays_as_it_is():
     """Redacting again changes nothing."""
     shown = [redact(text) for text in SECRETS]
     changed = [(once, twice) for once in shown if (twice := redact(once)) != once]
     assert not changed
 
 
-def test_usual_text_is_kept() -> None:
+def test_usual_text_is_kept():
     """Settings, hashes, identifiers, paths, versions, and what programs report about secrets."""
     changed = [(text, shown) for text in KEPT if (shown := redact(text)) != text]
     assert not changed
 
 
-def test_each_pattern_finds_a_case() -> None:
+def test_each_pattern_finds_a_case():
     """A pattern that finds none is not tested, or not needed."""
     texts = "\n".join(SECRETS)
     places = *redaction.PLACES, *redaction.LINES, *(pattern for _, pattern in redaction.WITH)
@@ -63,26 +63,26 @@ def test_each_pattern_finds_a_case() -> None:
         ("'http://a:1/x','b':'c@d'", "'http://a:1/x','b':'c@d'"),
     ],
 )  # fmt: skip
-def test_what_is_around_a_secret_is_left(text: str, shown: str) -> None:
+def test_what_is_around_a_secret_is_left(text: str, shown: str):
     """Who reads it sees where it is."""
     assert redact(text) == shown
 
 
-def test_names_of_secrets() -> None:
+def test_names_of_secrets():
     """Of variables and fields, where name and value are told apart."""
     hold = ["TOKEN", "DB_PASS", "dbPass", "registry-password", "AWS_SECRET_ACCESS_KEY", "api_key", "auth"]
     others = ["TOKEN_FILE", "COMPASS", "AUTHOR", "KEY", "PASSED", "NODE_NAME"]
     assert [name for name in hold + others if is_secret(name)] == hold
 
 
-def test_a_text_with_very_many_names_ends_hidden() -> None:
+def test_a_text_with_very_many_names_ends_hidden():
     """No reader reads so many, and each takes time."""
     shown = redact("a token=hunter2 " * 12_000)
     assert "hunter2" not in shown
     assert shown.startswith("a token=<secret, 7 characters> a token=<secret, 7 characters>")
 
 
-def test_hostile_text_costs_no_more_than_its_length() -> None:
+def test_hostile_text_costs_no_more_than_its_length():
     """Text eight times as long takes about eight times as long: a host cannot stop who looks at it."""
     units = (
         *("token", "a", '"', "token=", "proxy=a:", 'token="', "token: [", "https://a@", "token: |\n ", " ", "-----BEGIN A-----"),
@@ -103,7 +103,7 @@ def test_hostile_text_costs_no_more_than_its_length() -> None:
     assert not slow
 
 
-def test_names_below_each_other_are_read_a_bounded_number_of_times() -> None:
+def test_names_below_each_other_are_read_a_bounded_number_of_times():
     """Each line of YAML may belong to all the names above it."""
     times = []
     for depth in (100, 400):

@@ -55,7 +55,7 @@ def wheel(dist: Path) -> Path:
     return path
 
 
-def test_every_file_has_its_hash(dist: Path) -> None:
+def test_every_file_has_its_hash(dist: Path):
     listed = dict(reversed(line.split("  ")) for line in (dist / "SHA256SUMS").read_text().splitlines())
     files = {path.name: path for path in dist.iterdir() if path.name != "SHA256SUMS"}
     assert listed == {name: hashlib.sha256(path.read_bytes()).hexdigest() for name, path in files.items()}
@@ -67,7 +67,7 @@ def test_every_file_has_its_hash(dist: Path) -> None:
     } < set(listed)
 
 
-def test_the_wheel_has_what_the_package_reads(dist: Path) -> None:
+def test_the_wheel_has_what_the_package_reads(dist: Path):
     """Every file of the package, of templates/ and of docs/ that git knows; nothing of tests."""
     with zipfile.ZipFile(wheel(dist)) as archive:
         inside = set(archive.namelist())
@@ -77,7 +77,7 @@ def test_the_wheel_has_what_the_package_reads(dist: Path) -> None:
     assert {name.split("/")[0] for name in inside} == {"gpunode", "gpunode-0.1.0.dist-info"}
 
 
-def test_the_wheel_runs_in_an_environment_of_its_own(dist: Path, tmp_path) -> None:
+def test_the_wheel_runs_in_an_environment_of_its_own(dist: Path, tmp_path):
     """Beside the libraries that are installed here: no index is asked."""
     run(sys.executable, "-m", "venv", "--without-pip", "fresh", cwd=tmp_path)
     python = tmp_path / "fresh/bin/python"
@@ -100,7 +100,7 @@ def test_the_wheel_runs_in_an_environment_of_its_own(dist: Path, tmp_path) -> No
     assert int(size) > 100_000
 
 
-def test_the_source_distribution_builds_the_same_wheel(dist: Path, tmp_path) -> None:
+def test_the_source_distribution_builds_the_same_wheel(dist: Path, tmp_path):
     """It has all that a build needs, and the tests and documents too."""
     (source,) = dist.glob("*.tar.gz")
     run("tar", "-xf", str(source), cwd=tmp_path)  # `tarfile` takes no filter before Python 3.11.4
@@ -111,7 +111,7 @@ def test_the_source_distribution_builds_the_same_wheel(dist: Path, tmp_path) -> 
     assert (tmp_path / wheel(dist).name).read_bytes() == wheel(dist).read_bytes()
 
 
-def test_what_a_developer_keeps_in_the_checkout_is_not_published(dist: Path, tmp_path) -> None:
+def test_what_a_developer_keeps_in_the_checkout_is_not_published(dist: Path, tmp_path):
     """A kubeconfig or an inventory that git does not know; all that it knows is."""
     (source,) = dist.glob("*.tar.gz")
     run("tar", "-xf", str(source), cwd=tmp_path)
@@ -138,7 +138,7 @@ def names(archive: Path) -> set[str]:
         ("gpunode-deviceplugin.cdx.json", "gpunode/deviceplugin/requirements.lock"),
     ],
 )
-def test_a_bill_of_materials_has_every_locked_version(dist: Path, bom: str, lock: str) -> None:
+def test_a_bill_of_materials_has_every_locked_version(dist: Path, bom: str, lock: str):
     """CycloneDX, with the hashes of the lock."""
     content = json.loads((dist / bom).read_text())
     assert content["bomFormat"] == "CycloneDX"
@@ -147,7 +147,7 @@ def test_a_bill_of_materials_has_every_locked_version(dist: Path, bom: str, lock
     assert all(component["externalReferences"][0]["hashes"] for component in content["components"])
 
 
-def test_users_get_none_of_the_tools() -> None:
+def test_users_get_none_of_the_tools():
     """Site, SBOM and lint are the developers'; the lock of a release has only what gpunode itself names, and theirs."""
     project = tomlkit.parse((ROOT / "pyproject.toml").read_text())
     locked = (ROOT / "requirements.lock").read_text()
@@ -161,7 +161,7 @@ def pins(lock: str) -> set[str]:
     return {line.split()[0] for line in (ROOT / lock).read_text().splitlines() if "==" in line}
 
 
-def test_the_release_is_what_make_makes() -> None:
+def test_the_release_is_what_make_makes():
     """Its workflow has one action, by its commit, and may write releases only."""
     text = (ROOT / ".github/workflows/release.yml").read_text()
     job = yaml.safe_load(text)["jobs"]["release"]

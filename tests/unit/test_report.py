@@ -45,7 +45,7 @@ from gpunode.wording import Advice, Command
 from tests import cases
 
 
-def test_a_here_document_is_pasted_as_it_is_shown(capsys) -> None:
+def test_a_here_document_is_pasted_as_it_is_shown(capsys):
     """A shell ends it at an END in column 0 alone, wherever a plan or verify shows it."""
     script = "kubectl get namespace x\nkubectl apply -f - <<'END'\nrules:\n- {verbs: [get]}\nEND"
     problem = Problem("no-rights", "refused", fix=f"Grant this:\n{script}\nMore: page")
@@ -60,7 +60,7 @@ def test_a_here_document_is_pasted_as_it_is_shown(capsys) -> None:
     assert f"\n{script}\n   More: page\n" in output
 
 
-def test_lines_on_one_have_a_semicolon_only_where_no_sentence_ends() -> None:
+def test_lines_on_one_have_a_semicolon_only_where_no_sentence_ends():
     assert (
         one_line("restart docker\nThe log has it.\nThen `reboot`.")
         == "restart docker; The log has it. Then `reboot`."
@@ -103,7 +103,7 @@ def drawn(console: Console, live: Live) -> list[str]:
 
 
 @pytest.mark.usefixtures("_still")
-def test_a_narrow_terminal_cuts_words_and_never_host_or_time() -> None:
+def test_a_narrow_terminal_cuts_words_and_never_host_or_time():
     console = Console(force_terminal=True, width=60, soft_wrap=True, color_system=None)
     live = Live(console, ["gpu-01", "gpu-with-a-longer-name"])
     live.event(
@@ -124,7 +124,7 @@ def test_a_narrow_terminal_cuts_words_and_never_host_or_time() -> None:
 @pytest.mark.parametrize("count", [3, 200])
 def test_the_live_view_fits_every_terminal_with_failed_hosts_first_and_the_rest_summed_up(
     count: int, width: int, height: int
-) -> None:
+):
     console = Console(force_terminal=True, width=width, height=height, soft_wrap=True, color_system=None)
     names = [f"gpu-{number:03d}" for number in range(count)]
     live = Live(console, names)
@@ -155,7 +155,7 @@ def test_the_live_view_fits_every_terminal_with_failed_hosts_first_and_the_rest_
 
 
 @pytest.mark.usefixtures("_still")
-def test_the_live_view_of_a_batch_knows_all_hosts_of_the_run() -> None:
+def test_the_live_view_of_a_batch_knows_all_hosts_of_the_run():
     """A batch is a host or two; which hosts failed before it stays in sight."""
     console = Console(force_terminal=True, width=80, height=24, soft_wrap=True, color_system=None)
     known: dict[str, Outcome] = {}
@@ -177,7 +177,7 @@ def test_the_live_view_of_a_batch_knows_all_hosts_of_the_run() -> None:
 
 
 @pytest.mark.usefixtures("_still")
-def test_a_wide_live_view_has_a_bar_of_the_changes_that_are_made() -> None:
+def test_a_wide_live_view_has_a_bar_of_the_changes_that_are_made():
     console = Console(force_terminal=True, width=120, soft_wrap=True, color_system=None)
     live = Live(console, ["a", "b"])
     live.event(Event("change", "a", "restart docker", {"n": 3, "of": 6, "kind": "Service"}))
@@ -187,7 +187,7 @@ def test_a_wide_live_view_has_a_bar_of_the_changes_that_are_made() -> None:
     assert second == " b  00:00  probe"
 
 
-def test_the_time_of_a_wait_counts_from_its_beginning(monkeypatch) -> None:
+def test_the_time_of_a_wait_counts_from_its_beginning(monkeypatch):
     """Also where the Kubernetes API was away meanwhile; of another wait and of a change from their own."""
     now = [0.0]
     monkeypatch.setattr(live_view, "time", mock.Mock(monotonic=lambda: now[0], time=lambda: now[0]))
@@ -210,7 +210,7 @@ def test_the_time_of_a_wait_counts_from_its_beginning(monkeypatch) -> None:
     assert shown == ["00:02", "01:02", "01:32", *["00:02"] * 5]
 
 
-def test_the_live_view_is_drawn_while_hosts_finish() -> None:
+def test_the_live_view_is_drawn_while_hosts_finish():
     """In another thread, at any moment of a drawing: here whenever it reads how a host ended."""
     names = iter(f"gpu-{number}" for number in range(1000))
 
@@ -233,7 +233,7 @@ def test_the_live_view_is_drawn_while_hosts_finish() -> None:
     assert lines[-1].endswith(" · 2 hosts: 2 failed")
 
 
-def test_a_terminal_too_narrow_for_a_table_gets_a_line_for_every_cell(terminal: Terminal) -> None:
+def test_a_terminal_too_narrow_for_a_table_gets_a_line_for_every_cell(terminal: Terminal):
     written = terminal(40)
     uuid = "GPU-cfcfed54-8a26-5c73-bee6-9c3345a488a2"
     columns = ("node", "uuid", "gpu", "result", "seconds")
@@ -246,7 +246,7 @@ def test_a_terminal_too_narrow_for_a_table_gets_a_line_for_every_cell(terminal: 
     ]
 
 
-def test_a_table_too_wide_for_any_reader_of_a_pipe_is_a_line_for_every_cell_too(capsys) -> None:
+def test_a_table_too_wide_for_any_reader_of_a_pipe_is_a_line_for_every_cell_too(capsys):
     """What is wrong with a node can be long; nothing of it is cut."""
     trouble = "the kubelet does not count its GPUs yet; " * 6
     Human(quiet=False).rows("plugin", ("node", "phase", "trouble"), [("gpu-01", "Running", trouble)])
@@ -258,7 +258,7 @@ def test_a_table_too_wide_for_any_reader_of_a_pipe_is_a_line_for_every_cell_too(
     ]
 
 
-def test_a_run_repeats_neither_planned_objects_nor_gpus_that_passed(capsys) -> None:
+def test_a_run_repeats_neither_planned_objects_nor_gpus_that_passed(capsys):
     human = Human(quiet=False)
     human.cluster("prod", ())
     capsys.readouterr()
@@ -273,7 +273,7 @@ def test_a_run_repeats_neither_planned_objects_nor_gpus_that_passed(capsys) -> N
 
 
 @pytest.mark.parametrize(("quiet", "lines"), [(False, 2), (True, 0)])
-def test_costs_of_a_plan_accepted_beforehand_follow_its_signs(capsys, quiet: bool, lines: int) -> None:
+def test_costs_of_a_plan_accepted_beforehand_follow_its_signs(capsys, quiet: bool, lines: int):
     human = Human(quiet=quiet, accepted=True)
     human.plans([long_plan(1)])
     capsys.readouterr()
@@ -282,7 +282,7 @@ def test_costs_of_a_plan_accepted_beforehand_follow_its_signs(capsys, quiet: boo
     assert [*shown.out.splitlines(), *shown.err.splitlines()] == [f" {LEGEND}", " 1 host: 1 reboot"][:lines]
 
 
-def test_a_narrow_terminal_has_many_gpus_in_a_line_each(terminal: Terminal) -> None:
+def test_a_narrow_terminal_has_many_gpus_in_a_line_each(terminal: Terminal):
     """With their UUIDs short; or, where not even that fits, each behind its host in a line or two."""
     uuid = "GPU-cfcfed54-8a26-5c73-bee6-9c3345a488a2"
     columns = ("node", "uuid", "gpu", "result", "seconds")
@@ -305,7 +305,7 @@ def test_a_narrow_terminal_has_many_gpus_in_a_line_each(terminal: Terminal) -> N
     ]
 
 
-def test_a_column_that_nothing_is_in_takes_no_room(capsys) -> None:
+def test_a_column_that_nothing_is_in_takes_no_room(capsys):
     Human(quiet=False).rows(
         "plugin", ("node", "restarts", "trouble"), [("gpu-01", 0, ""), ("gpu-02", 1, None)]
     )
@@ -317,7 +317,7 @@ def test_a_column_that_nothing_is_in_takes_no_room(capsys) -> None:
     ]
 
 
-def test_an_interrupt_at_a_question_is_no_answer(capsys) -> None:
+def test_an_interrupt_at_a_question_is_no_answer(capsys):
     """It ends the program; the end of the input is a no, on a line of its own."""
     with mock.patch("sys.stdin") as stdin:
         stdin.isatty.return_value = True
@@ -330,7 +330,7 @@ def test_an_interrupt_at_a_question_is_no_answer(capsys) -> None:
     assert capsys.readouterr().err == "Apply to 2 hosts? [y/N] \n" * 2
 
 
-def test_a_table_that_would_cut_words_is_a_line_for_every_cell(terminal: Terminal) -> None:
+def test_a_table_that_would_cut_words_is_a_line_for_every_cell(terminal: Terminal):
     """Words of a sentence wrap; a label's value is one word."""
     columns = ("node", "accelerator", "result")
     for width, lines in (
@@ -345,7 +345,7 @@ def test_a_table_that_would_cut_words_is_a_line_for_every_cell(terminal: Termina
         assert written() == lines
 
 
-def test_whole_seconds_that_are_none_are_less_than_one(capsys) -> None:
+def test_whole_seconds_that_are_none_are_less_than_one(capsys):
     Human(quiet=False).rows("vectoradd", ("node", "seconds"), [("gpu-01", 0.0), ("gpu-02", 12.0)])
 
     assert [line.split() for line in capsys.readouterr().out.splitlines()[1:]] == [
@@ -354,7 +354,7 @@ def test_whole_seconds_that_are_none_are_less_than_one(capsys) -> None:
     ]
 
 
-def test_quiet_json_lines_are_results_alone(capsys) -> None:
+def test_quiet_json_lines_are_results_alone(capsys):
     for quiet, count in ((True, 1), (False, 2)):
         report = make(json=True, quiet=quiet)
         report.event(Event("stage", "gpu-01", "probe"))
@@ -364,7 +364,7 @@ def test_quiet_json_lines_are_results_alone(capsys) -> None:
 
 
 @pytest.mark.parametrize("lines", [False, True])
-def test_a_command_that_is_printed_has_the_inventory_that_was_given(lines: bool, capsys) -> None:
+def test_a_command_that_is_printed_has_the_inventory_that_was_given(lines: bool, capsys):
     """In fixes, hints, notes and tables; a pod's log is left as it is."""
     report = Named(make(json=lines, quiet=False), Path("my fleets/a.yaml"))
     report.links(
@@ -431,9 +431,7 @@ SHOWN = """\
 
 
 @pytest.mark.parametrize(("diff", "parts"), [(None, {"diff"}), (True, {"diff", "whole"}), (False, set())])
-def test_the_clusters_part_of_a_plan_reads_as_that_of_hosts(
-    diff: bool | None, parts: set[str], capsys
-) -> None:
+def test_the_clusters_part_of_a_plan_reads_as_that_of_hosts(diff: bool | None, parts: set[str], capsys):
     """What changes has a diff; what is new is named, and whole on request. Labels are their own diff."""
     Human(quiet=False).cluster("prod", DIFFERENCES, diff=diff)
 
@@ -447,7 +445,7 @@ def test_the_clusters_part_of_a_plan_reads_as_that_of_hosts(
     assert capsys.readouterr().out.splitlines() == lines
 
 
-def test_equal_changes_are_shown_once_and_settings_whole(capsys) -> None:
+def test_equal_changes_are_shown_once_and_settings_whole(capsys):
     """Also where they are at other lines. A new ConfigMap is what the user wrote."""
     differences = [
         Difference(Title("ConfigMap", "c", "gpunode"), "created", ("+data:", "+  replicas: 4")),
@@ -469,13 +467,13 @@ def test_equal_changes_are_shown_once_and_settings_whole(capsys) -> None:
     ]
 
 
-def test_a_cluster_that_is_right_is_a_line(capsys) -> None:
+def test_a_cluster_that_is_right_is_a_line(capsys):
     Human(quiet=False).cluster("prod", ())
 
     assert capsys.readouterr().out == " cluster  prod  = up to date\n"
 
 
-def test_the_clusters_part_of_a_plan_is_a_json_line_an_object(capsys) -> None:
+def test_the_clusters_part_of_a_plan_is_a_json_line_an_object(capsys):
     """With its whole diff; claims and why it was not tried only where there are any."""
     make(json=True, quiet=False).cluster("prod", DIFFERENCES[:2])
     make(json=True, quiet=False).cluster("prod", [DIFFERENCES[5], DIFFERENCES[-1]], diff=False)
@@ -541,9 +539,7 @@ ITS_OWN_LINES = {"line end", "separators"}
 
 @pytest.mark.parametrize("name", HOSTILE)
 @pytest.mark.parametrize("width", [500, 0], ids=["terminal", "no terminal"])
-def test_what_comes_from_hosts_is_shown_and_does_nothing(
-    name: str, width: int, terminal: Terminal, capsys
-) -> None:
+def test_what_comes_from_hosts_is_shown_and_does_nothing(name: str, width: int, terminal: Terminal, capsys):
     """No escape sequence, no mark that turns the line round, no markup: what is there is what is read."""
     if width:
         terminal(width)
@@ -560,7 +556,7 @@ def test_what_comes_from_hosts_is_shown_and_does_nothing(
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_json_lines_say_what_hosts_said(name: str, capsys) -> None:
+def test_json_lines_say_what_hosts_said(name: str, capsys):
     """As it was: JSON has its own way to write such characters."""
     text, _ = HOSTILE[name]
     report = make(json=True, quiet=False)
@@ -577,7 +573,7 @@ KEY = "-----BEGIN PRIVATE KEY-----\nhunter2\n-----END PRIVATE KEY-----"
 
 @pytest.mark.parametrize("lines", [False, True])
 @pytest.mark.parametrize("secret", ["https://me:hunter2@mirror.example/a", "token=hunter2", KEY])
-def test_no_secret_gets_out(lines: bool, secret: str, capsys) -> None:
+def test_no_secret_gets_out(lines: bool, secret: str, capsys):
     """Whoever said it: a program in its error, a host in its file, a pod in its log."""
     tell_all(make(json=lines, quiet=False), f"E: {secret} is wrong")
 
@@ -586,7 +582,7 @@ def test_no_secret_gets_out(lines: bool, secret: str, capsys) -> None:
     assert told.count(" characters>") >= 15
 
 
-def test_an_error_that_ends_the_command_is_plain_too(monkeypatch, capsys) -> None:
+def test_an_error_that_ends_the_command_is_plain_too(monkeypatch, capsys):
     """It is no report that prints it."""
     for error in (
         ClusterError("a\x1b[2Jb https://me:hunter2@a", hint="c\x9bd"),
@@ -603,7 +599,7 @@ def test_an_error_that_ends_the_command_is_plain_too(monkeypatch, capsys) -> Non
     assert r"a\x1b[2Jb" in told
 
 
-def test_a_host_without_changes_says_which_link_is_broken(capsys) -> None:
+def test_a_host_without_changes_says_which_link_is_broken(capsys):
     """A plan cannot fix a lost GPU, and "up to date" alone reads as if all were well."""
     lost = "Unable to determine the device handle for GPU3: GPU is lost."
     _, seen = cases.right()
@@ -632,7 +628,7 @@ def test_a_host_without_changes_says_which_link_is_broken(capsys) -> None:
     assert words in capsys.readouterr().out  # beside changes that mend something else
 
 
-def test_equal_plans_of_several_hosts_are_one_block_with_their_names(capsys) -> None:
+def test_equal_plans_of_several_hosts_are_one_block_with_their_names(capsys):
     """What differs in anything stays apart."""
 
     def planned(host: str, content: str) -> Outcome:
@@ -657,7 +653,7 @@ def test_equal_plans_of_several_hosts_are_one_block_with_their_names(capsys) -> 
     assert sum("/etc/x" in line for line in lines) == 2
 
 
-def test_hosts_that_count_on_have_their_range_as_a_name(capsys) -> None:
+def test_hosts_that_count_on_have_their_range_as_a_name(capsys):
     make(json=False, quiet=True).plans([Outcome(f"gpu-{n:02}", "right") for n in (1, 8, 9, 10, 11)])
     assert capsys.readouterr().out == " gpu-01, gpu-[08:11]  = up to date\n"
 
@@ -673,7 +669,7 @@ def long_plan(steps: int) -> Outcome:
 
 
 @pytest.mark.parametrize(("steps", "reasons"), [(1, 3), (5, 5), (10, 0)])
-def test_a_plan_is_at_most_twelve_lines_of_a_host(steps: int, reasons: int, capsys) -> None:
+def test_a_plan_is_at_most_twelve_lines_of_a_host(steps: int, reasons: int, capsys):
     """Diffs and reasons where there is room for them; else a step is a line, and a last line says how to see the rest."""
     human = make(json=False, quiet=True)
     human.plans([long_plan(steps)])
@@ -687,7 +683,7 @@ def test_a_plan_is_at_most_twelve_lines_of_a_host(steps: int, reasons: int, caps
     assert ("write /etc/s0/a and 1 more; restart s0 (slow)" in text) == (steps > 1)
 
 
-def test_d_at_the_question_shows_reasons_and_diffs_and_asks_again(capsys) -> None:
+def test_d_at_the_question_shows_reasons_and_diffs_and_asks_again(capsys):
     human = Human(quiet=False)
     human.plans([long_plan(5)])
     assert "+s4" not in capsys.readouterr().out
@@ -701,7 +697,7 @@ def test_d_at_the_question_shows_reasons_and_diffs_and_asks_again(capsys) -> Non
     assert (asked.out.count("a reason"), asked.out.count("+s4")) == (15, 2)
 
 
-def test_costs_and_signs_are_shown_where_no_terminal_can_be_asked(capsys) -> None:
+def test_costs_and_signs_are_shown_where_no_terminal_can_be_asked(capsys):
     human = Human(quiet=False)
     human.plans([long_plan(5)])
     with mock.patch("sys.stdin") as stdin:
@@ -713,7 +709,7 @@ def test_costs_and_signs_are_shown_where_no_terminal_can_be_asked(capsys) -> Non
 
 
 @pytest.mark.parametrize(("end", "accepted"), [("y\n", True), ("n\n", False), ("\n", False), ("", False)])
-def test_another_answer_is_told_what_the_answers_mean(capsys, end: str, accepted: bool) -> None:
+def test_another_answer_is_told_what_the_answers_mean(capsys, end: str, accepted: bool):
     with mock.patch("sys.stdin") as stdin:
         stdin.isatty.return_value = True
         stdin.readline.side_effect = ["?\n", "d\n", end]  # no plan is folded that d could show
@@ -721,7 +717,7 @@ def test_another_answer_is_told_what_the_answers_mean(capsys, end: str, accepted
     assert capsys.readouterr().err.count("y applies it, n or Enter cancels.") == 2
 
 
-def test_figures_have_their_units_for_people(capsys) -> None:
+def test_figures_have_their_units_for_people(capsys):
     make(json=False, quiet=True).rows("acceptance", ("node", "memory", "temp"), [("a", 2973.1, 45)])
     assert capsys.readouterr().out.split()[:5] == ["NODE", "MEMORY", "GB/s", "TEMP", "°C"]
 
@@ -805,7 +801,7 @@ XORG = GpuUser(900, "Xorg")
         ),
     ],
 )
-def test_a_plan_says_what_it_disturbs(disturbed: Disturbed, words: str, names: str, capsys) -> None:
+def test_a_plan_says_what_it_disturbs(disturbed: Disturbed, words: str, names: str, capsys):
     """Its kinds with the host, whose work it is once for all. One host has no order."""
     step = StepPlan("docker", (Service("docker.service", "why", restart=True),))
     outcome = Outcome("gpu-1", "planned", plan=Plan("gpu-1", (step,)), disturbs=disturbed)
@@ -845,7 +841,7 @@ def test_a_plan_says_what_it_disturbs(disturbed: Disturbed, words: str, names: s
         (True, "modules", "reload the modules; reboot if that fails"),
     ],
 )
-def test_a_plan_names_the_reload_that_is_tried_first(reload: bool, name: str, words: str, capsys) -> None:
+def test_a_plan_names_the_reload_that_is_tried_first(reload: bool, name: str, words: str, capsys):
     """A reboot only for users of the GPUs that make way is none, as long as nothing else holds one."""
     disturbed = Disturbed(Disturbance(reboot=True), "wait", 1800, {}, reload=reload)
     plan = Plan("gpu-1", (StepPlan("reboot", (Reboot("why"),)),))
@@ -857,9 +853,7 @@ def test_a_plan_names_the_reload_that_is_tried_first(reload: bool, name: str, wo
     assert (change["kind"], change["what"]) == ("Reboot", words)
 
 
-def test_a_terminal_breaks_lines_between_words_below_where_their_text_begins(
-    terminal: Terminal, capsys
-) -> None:
+def test_a_terminal_breaks_lines_between_words_below_where_their_text_begins(terminal: Terminal, capsys):
     """A command stays on one line where it fits; what is piped is not broken at all."""
     fix = "Load the module with `modprobe nvidia`, then run `gpunode verify inventory.yaml --limit a` once more."
     links = [Verdict.broken("module", "nvidia is not loaded", "dmesg reports an unknown symbol in it", fix)]
@@ -883,7 +877,7 @@ def test_a_terminal_breaks_lines_between_words_below_where_their_text_begins(
 )
 def test_a_quiet_report_has_no_plan_that_nobody_is_asked_about(
     quiet: bool, accepted: bool, shown: bool, capsys
-) -> None:
+):
     """What is wrong and what came of it are shown in every case."""
     report = make(json=False, quiet=quiet, accepted=accepted)
     change = WriteFile("/etc/x", "1\n", "why")
@@ -903,12 +897,12 @@ def test_a_quiet_report_has_no_plan_that_nobody_is_asked_about(
     assert "verified" in told
 
 
-def test_a_quiet_chain_that_holds_is_a_line(capsys) -> None:
+def test_a_quiet_chain_that_holds_is_a_line(capsys):
     make(json=False, quiet=True).links("gpu-1", [Verdict.ok("PCI", "2 GPUs"), Verdict.ok("module", "580")])
     assert capsys.readouterr().out == " gpu-1  ✓ 2 links OK, PCI to module\n"
 
 
-def test_of_many_hosts_those_that_are_right_have_a_line_each(capsys) -> None:
+def test_of_many_hosts_those_that_are_right_have_a_line_each(capsys):
     """And a broken one is shown whole."""
     report = make(json=False, quiet=True)
     with report.live([Host(f"gpu-{number}", Ssh("x")) for number in range(9)]):
@@ -934,11 +928,11 @@ def test_of_many_hosts_those_that_are_right_have_a_line_each(capsys) -> None:
         ([], 6, []),
     ],
 )
-def test_long_names_leave_room_for_what_a_host_does(hosts: list[str], most: int, names: list[str]) -> None:
+def test_long_names_leave_room_for_what_a_host_does(hosts: list[str], most: int, names: list[str]):
     assert short_names(hosts, most) == dict(zip(hosts, names, strict=True))
 
 
-def test_what_stays_is_a_row_for_each_reason(capsys) -> None:
+def test_what_stays_is_a_row_for_each_reason(capsys):
     rows = [(host, "kept", f"lib{n}", "no repository has 1.0") for host in ("a1", "a2") for n in range(5)]
     make(json=False, quiet=True).rows(
         "left", ("host", "code", "what", "why"), [*rows, ("b", "kept", "x", "y")]
@@ -949,7 +943,7 @@ def test_what_stays_is_a_row_for_each_reason(capsys) -> None:
     ]
 
 
-def test_hosts_with_the_same_choices_share_their_rows(capsys) -> None:
+def test_hosts_with_the_same_choices_share_their_rows(capsys):
     choices = [("branch", "595", "newest"), ("modules", "open", "best")]
     rows = [(host, *choice) for host in ("a1", "a2") for choice in choices]
     make(json=False, quiet=True).rows(
@@ -963,19 +957,19 @@ def test_hosts_with_the_same_choices_share_their_rows(capsys) -> None:
     ]
 
 
-def test_reasons_with_the_same_fix_have_it_once(capsys) -> None:
+def test_reasons_with_the_same_fix_have_it_once(capsys):
     rows = [("x", what, [], "gpunode provision") for what in ("first", "second")]
     make(json=False, quiet=True).rows("reason", ("code", "what", "evidence", "fix"), rows)
     assert capsys.readouterr().out.splitlines() == ["   Fix: gpunode provision", " Also: second"]
 
 
-def test_causes_of_one_host_each_are_in_their_chains(capsys) -> None:
+def test_causes_of_one_host_each_are_in_their_chains(capsys):
     for hosts in (1, 2):
         make(json=False, quiet=True).rows("cause", ("cause", "layer", "hosts"), [("no GPU", "PCI", hosts)])
         assert ("no GPU" in capsys.readouterr().out) is (hosts == 2)
 
 
-def test_a_remark_on_a_link_that_holds_is_no_cause(capsys) -> None:
+def test_a_remark_on_a_link_that_holds_is_no_cause(capsys):
     Human(quiet=False).links("a", [Verdict.ok("NVML", "1 GPU answers", "MIG is pending", "Reboot.")])
     assert capsys.readouterr().out.splitlines() == [
         " a",
@@ -985,7 +979,7 @@ def test_a_remark_on_a_link_that_holds_is_no_cause(capsys) -> None:
     ]
 
 
-def test_equal_hosts_share_a_plan_whatever_processes_use_their_gpus(capsys) -> None:
+def test_equal_hosts_share_a_plan_whatever_processes_use_their_gpus(capsys):
     """The program is named, without the pids and pods of each host; one host alone has them."""
     why = "the driver's packages change; in use by python3 (pid {}, pod gpunode/plugin-{})"
     planned = [
@@ -1002,14 +996,14 @@ def test_equal_hosts_share_a_plan_whatever_processes_use_their_gpus(capsys) -> N
 
 
 @pytest.mark.parametrize("batches", [1, 2])
-def test_the_only_batch_of_a_run_has_no_line(batches: int, capsys) -> None:
+def test_the_only_batch_of_a_run_has_no_line(batches: int, capsys):
     """The question before it had all that it says."""
     line = RunLine("r1", "running", 1, 0, 0, 0.0, 1, batches)
     make(json=False, quiet=False).event(Event("stage", None, f"batch 1 of {batches}", asdict(line)))
     assert capsys.readouterr().err == ("" if batches == 1 else " batch 1 of 2\n")
 
 
-def test_without_a_terminal_a_wait_is_a_line_a_minute(capsys, monkeypatch) -> None:
+def test_without_a_terminal_a_wait_is_a_line_a_minute(capsys, monkeypatch):
     now = [0.0]
     monkeypatch.setattr(human, "time", mock.Mock(monotonic=lambda: now[0]))
     report = make(json=False, quiet=False)
@@ -1038,7 +1032,7 @@ def test_without_a_terminal_a_wait_is_a_line_a_minute(capsys, monkeypatch) -> No
     ]
 
 
-def test_hosts_that_fail_alike_are_one_entry_where_there_are_many(capsys) -> None:
+def test_hosts_that_fail_alike_are_one_entry_where_there_are_many(capsys):
     """Their names as ranges, without what differs between them; the host that fails otherwise has its own."""
     failures = [
         Outcome(
@@ -1060,7 +1054,7 @@ def test_hosts_that_fail_alike_are_one_entry_where_there_are_many(capsys) -> Non
     assert len(capsys.readouterr().out.splitlines()) == 20
 
 
-def test_proofs_of_many_hosts_and_gpus_are_a_row_for_all_that_ended_alike(capsys) -> None:
+def test_proofs_of_many_hosts_and_gpus_are_a_row_for_all_that_ended_alike(capsys):
     report = Human(quiet=False)
     hosts = [
         (f"gpu-{n:03}", f"gpu-{n:03}", "verified", "8 GPUs, vectoradd passed on each", "", "")
@@ -1080,7 +1074,7 @@ def test_proofs_of_many_hosts_and_gpus_are_a_row_for_all_that_ended_alike(capsys
     assert lines[4] == "gpu-[001:120] 960 GPUs H100 passed 960 7"
 
 
-def test_users_read_last_what_to_do_next_and_programs_the_summary(capsys) -> None:
+def test_users_read_last_what_to_do_next_and_programs_the_summary(capsys):
     after = Advice("`", Command("resume"), "` continues.")
     Named(make(json=False, quiet=False), Path("i.yaml")).summary([], after=after)
     assert capsys.readouterr().err.splitlines()[-1] == " `gpunode resume i.yaml` continues."
@@ -1089,7 +1083,7 @@ def test_users_read_last_what_to_do_next_and_programs_the_summary(capsys) -> Non
     assert (note["message"], last["type"]) == ("`gpunode resume i.yaml` continues.", "summary")
 
 
-def test_a_new_object_that_is_nearly_another_one_is_shown_by_what_differs(capsys) -> None:
+def test_a_new_object_that_is_nearly_another_one_is_shown_by_what_differs(capsys):
     """As the plugin's two DaemonSets; one that shares little is shown whole."""
     spec = {f"key{number}": number for number in range(10)}
     new = [

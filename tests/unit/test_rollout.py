@@ -40,7 +40,7 @@ SKIPPED = Member(
 )
 def test_a_run_stops_for_its_first_reason(
     member: Member | None, judged: str, seen: dict[str, Any], code: str, what: str
-) -> None:
+):
     record: Any = SimpleNamespace(lost=seen.get("lost", ""), paused=seen.get("paused", False))
     interrupt: Any = SimpleNamespace(set=seen.get("set", False))
     run = Run(mock.Mock(), None, record, interrupt, {}, prove=True)
@@ -54,7 +54,7 @@ def test_a_run_stops_for_its_first_reason(
 @pytest.mark.parametrize(("begun", "max_fail", "judged"), [((), None, ""), ("a", None, "a"), ((), 1, "ab")])
 def test_hosts_that_the_resumed_run_has_begun_count_as_failed(
     begun: tuple[str, ...], max_fail: int | None, judged: str
-) -> None:
+):
     """Though none of them can be reached any more."""
     members = tuple(replace(FAILED, host=Host(name, Ssh(name))) for name in "ab")
     inventory = Inventory("", tuple(member.host for member in members), Cluster())
@@ -64,9 +64,7 @@ def test_hosts_that_the_resumed_run_has_begun_count_as_failed(
 
 
 @pytest.mark.parametrize(("waited", "status"), [(False, "right"), (True, "planned")])
-def test_hosts_are_probed_again_where_another_run_held_the_lease(
-    monkeypatch, waited: bool, status: str
-) -> None:
+def test_hosts_are_probed_again_where_another_run_held_the_lease(monkeypatch, waited: bool, status: str):
     """Those that can take part: their plans may be out of date. Whom these disturb is asked, too: by that a host of the control plane
     waits until that is healthy."""
     members = (FAILED, Member(Host("b", Ssh("b")), Outcome("b", "right")))
@@ -82,7 +80,7 @@ def test_hosts_are_probed_again_where_another_run_held_the_lease(
     assert after[1].disturbs.what.reboot is waited
 
 
-def test_a_run_that_is_paused_while_a_gate_runs_begins_neither_that_batch_nor_another(monkeypatch) -> None:
+def test_a_run_that_is_paused_while_a_gate_runs_begins_neither_that_batch_nor_another(monkeypatch):
     members = tuple(Member(Host(name, Ssh(name)), Outcome(name, "right")) for name in "ab")
     record = mock.Mock(lost="", paused=False)
 
@@ -101,7 +99,7 @@ def test_a_run_that_is_paused_while_a_gate_runs_begins_neither_that_batch_nor_an
     assert [member.reason and member.reason.code for member in after] == [PAUSED, PAUSED]
 
 
-def test_hosts_that_an_earlier_run_left_cordoned_go_first(monkeypatch) -> None:
+def test_hosts_that_an_earlier_run_left_cordoned_go_first(monkeypatch):
     """They are disturbed already."""
     nodes = {name: mock.Mock(own_taints=(), taints={}) for name in "ab"}
     members = []
@@ -118,7 +116,7 @@ def test_hosts_that_an_earlier_run_left_cordoned_go_first(monkeypatch) -> None:
     assert [[host.name for host in batch] for batch in hosts.order] == [["b"], ["a"]]
 
 
-def test_an_undone_host_gets_its_node_back_from_an_api_server_that_was_away_meanwhile(monkeypatch) -> None:
+def test_an_undone_host_gets_its_node_back_from_an_api_server_that_was_away_meanwhile(monkeypatch):
     monkeypatch.setattr(watch, "PAUSE", 0)
     api = mock.Mock(version=mock.Mock(side_effect=[ApiConnectionLost("it is away"), "v1.30.0"]))
 
@@ -132,7 +130,7 @@ def test_an_undone_host_gets_its_node_back_from_an_api_server_that_was_away_mean
     assert [call.args[1] for call in record.host.call_args_list] == ["changed", "undone"]
 
 
-def test_a_host_that_is_lost_before_its_changes_gives_its_node_back(monkeypatch) -> None:
+def test_a_host_that_is_lost_before_its_changes_gives_its_node_back(monkeypatch):
     plan = Plan("a", (StepPlan("x", (Reboot("why"),)),))
     member = Member(Host("a", Ssh("a")), Outcome("a", "planned", plan=plan), node=mock.Mock())
     monkeypatch.setattr(work.cordon, "cordon", lambda *_: None)

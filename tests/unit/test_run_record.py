@@ -23,7 +23,7 @@ def begun(tmp_path, *hosts: str) -> Record:
     return Record.begin(inventory, hosts, record.RunOptions(batch="2"), folder=tmp_path / "runs")
 
 
-def test_what_was_written_is_read(tmp_path) -> None:
+def test_what_was_written_is_read(tmp_path):
     run = begun(tmp_path, "a", "b", "c", "d")
     run.host("a", "cordoned")
     run.host("a", "proven")
@@ -49,7 +49,7 @@ def test_what_was_written_is_read(tmp_path) -> None:
 
 
 @pytest.mark.parametrize("cut", range(1, 40, 3))
-def test_a_line_that_was_cut_off_does_not_count(tmp_path, cut: int) -> None:
+def test_a_line_that_was_cut_off_does_not_count(tmp_path, cut: int):
     run = begun(tmp_path, "a")
     run.host("a", "changing")
     whole = run.path.read_bytes()
@@ -59,12 +59,12 @@ def test_a_line_that_was_cut_off_does_not_count(tmp_path, cut: int) -> None:
     assert history.read(run.path).hosts["a"].state == "changing"
 
 
-def test_records_are_for_their_owner_alone(tmp_path) -> None:
+def test_records_are_for_their_owner_alone(tmp_path):
     run = begun(tmp_path, "a")
     assert (run.path.stat().st_mode & 0o777, run.path.parent.stat().st_mode & 0o777) == (0o600, 0o700)
 
 
-def test_a_new_run_removes_records_that_are_old_and_not_among_the_last(tmp_path) -> None:
+def test_a_new_run_removes_records_that_are_old_and_not_among_the_last(tmp_path):
     """Not the last of an inventory, nor what names none."""
     folder = tmp_path / "runs"
     mine = json.dumps({"format": 1, "hosts": [], "inventory": str(tmp_path / "inventory.yaml")})
@@ -84,7 +84,7 @@ def test_a_new_run_removes_records_that_are_old_and_not_among_the_last(tmp_path)
     assert left == sorted({run.id, *texts} - gone)
 
 
-def test_a_newer_format_is_refused_by_name(tmp_path) -> None:
+def test_a_newer_format_is_refused_by_name(tmp_path):
     path = tmp_path / "x.jsonl"
     path.write_text(json.dumps({"format": 2, "hosts": []}) + "\n")
     with pytest.raises(GpunodeError, match="a record of format 2; this gpunode reads up to 1"):
@@ -106,14 +106,14 @@ def test_a_newer_format_is_refused_by_name(tmp_path) -> None:
         '{"format": 1, "hosts": ["a"], "began": 1}\n{"state": "waiting", "host": "a", "time": "soon"}',
     ],
 )  # fmt: skip
-def test_what_is_no_record_is_refused(tmp_path, text: str) -> None:
+def test_what_is_no_record_is_refused(tmp_path, text: str):
     path = tmp_path / "x.jsonl"
     path.write_text(text)
     with pytest.raises(GpunodeError, match=f"^{path}: not the record of a run"):
         history.read(path)
 
 
-def test_the_last_run_is_that_of_the_same_inventory(tmp_path) -> None:
+def test_the_last_run_is_that_of_the_same_inventory(tmp_path):
     """Another inventory's, a newer one's and broken ones are passed over."""
     runs = tmp_path / "runs"
     mine = begun(tmp_path, "a")
@@ -127,7 +127,7 @@ def test_the_last_run_is_that_of_the_same_inventory(tmp_path) -> None:
     assert history.last_run(tmp_path / "none.yaml", folder=runs) is None
 
 
-def test_a_damaged_record_of_the_same_inventory_is_not_passed_over(tmp_path) -> None:
+def test_a_damaged_record_of_the_same_inventory_is_not_passed_over(tmp_path):
     """An older run would be resumed in its place; what only looks back passes it over."""
     begun(tmp_path, "a")
     inventory = tmp_path / "inventory.yaml"
@@ -143,16 +143,14 @@ def test_a_damaged_record_of_the_same_inventory_is_not_passed_over(tmp_path) -> 
     assert history.find_unfinished(inventory, folder=path.parent) == ()
 
 
-def test_where_no_record_can_be_written_nothing_begins(tmp_path) -> None:
+def test_where_no_record_can_be_written_nothing_begins(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(GpunodeError, match="the record of this run cannot be written"):
         Record.begin(tmp_path / "inventory.yaml", ["a"], record.RunOptions(), folder=tmp_path / "file/runs")
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EROFS, errno.EIO])
-def test_a_record_that_the_disk_does_not_take_is_lost_and_raises_nothing(
-    tmp_path, monkeypatch, number: int
-) -> None:
+def test_a_record_that_the_disk_does_not_take_is_lost_and_raises_nothing(tmp_path, monkeypatch, number: int):
     """The run ends in order. Nothing follows a line that may be cut off, though the disk take it."""
     run = begun(tmp_path, "a", "b")
     run.host("a", "cordoned")
@@ -169,7 +167,7 @@ def test_a_record_that_the_disk_does_not_take_is_lost_and_raises_nothing(
     assert (after.hosts["a"], after.ended) == (before.hosts["a"], False)
 
 
-def test_a_record_that_is_removed_meanwhile_is_lost(tmp_path) -> None:
+def test_a_record_that_is_removed_meanwhile_is_lost(tmp_path):
     """What would be written then has no beginning, so nobody could resume it."""
     run = begun(tmp_path, "a")
     run.path.unlink()
@@ -179,9 +177,7 @@ def test_a_record_that_is_removed_meanwhile_is_lost(tmp_path) -> None:
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EROFS, errno.EIO])
-def test_a_record_whose_first_line_the_disk_does_not_take_begins_no_run(
-    tmp_path, monkeypatch, number: int
-) -> None:
+def test_a_record_whose_first_line_the_disk_does_not_take_begins_no_run(tmp_path, monkeypatch, number: int):
     """Nor is an empty one left."""
     monkeypatch.setattr(record.os, "fsync", failing(number))
     with pytest.raises(
@@ -199,7 +195,7 @@ def failing(number: int) -> Callable[[int], None]:
     return fail
 
 
-def test_the_last_run_is_the_last_though_the_clock_was_set_back(tmp_path, monkeypatch) -> None:
+def test_the_last_run_is_the_last_though_the_clock_was_set_back(tmp_path, monkeypatch):
     """Also of runs that began within one second."""
     times = iter([1_800_000_000.0, 1_700_000_000.0, 1_700_000_000.0])
     for expected in ("20270115T080000Z", "20270115T080001Z", "20270115T080002Z"):
@@ -212,7 +208,7 @@ def test_the_last_run_is_the_last_though_the_clock_was_set_back(tmp_path, monkey
         assert last.id == run.id
 
 
-def test_a_run_is_gone_on_with_as_it_was_begun() -> None:
+def test_a_run_is_gone_on_with_as_it_was_begun():
     """With what is left of its canary: a proven host without changes was none. Hosts that it had begun may still reboot, for as long as any other."""
     states: dict[str, record.State] = {
         "a": "proven",
@@ -244,7 +240,7 @@ def test_a_run_is_gone_on_with_as_it_was_begun() -> None:
     ) == ProvisionOptions(resumes="x")
 
 
-def test_hosts_that_an_earlier_run_left_are_not_forgotten(tmp_path) -> None:
+def test_hosts_that_an_earlier_run_left_are_not_forgotten(tmp_path):
     """A later run of other hosts is the last one; only a host that a later run took up is its matter, or that was forgotten since."""
     folder, inventory = tmp_path / "runs", tmp_path / "inventory.yaml"
     begun(tmp_path, "a", "b", "c").host("a", "proven")
@@ -260,7 +256,7 @@ def test_hosts_that_an_earlier_run_left_are_not_forgotten(tmp_path) -> None:
     assert history.find_unfinished(inventory, folder=folder) == ()
 
 
-def test_a_host_that_has_left_the_inventory_keeps_no_other_from_being_resumed(tmp_path) -> None:
+def test_a_host_that_has_left_the_inventory_keeps_no_other_from_being_resumed(tmp_path):
     begun(tmp_path, "a", "b")
     folder, inventory = tmp_path / "runs", tmp_path / "inventory.yaml"
     assert history.expand_limit(["@not-done"], inventory, "bc", folder=folder) == ["b"]

@@ -58,7 +58,7 @@ def _gone(before: str, after: str) -> list[str]:
 
 
 @pytest.mark.parametrize("text", _texts("containerd"))
-def test_a_config_toml_gains_the_runtime_and_keeps_what_is_not_replaced(text: str) -> None:
+def test_a_config_toml_gains_the_runtime_and_keeps_what_is_not_replaced(text: str):
     """Only settings that are the change itself give way. As default runtime or not, by containerd 1 and 2."""
     for default, second in itertools.product((True, False), repeat=2):
         merged = containerd_toml(text, default=default, second=second)
@@ -72,7 +72,7 @@ def test_a_config_toml_gains_the_runtime_and_keeps_what_is_not_replaced(text: st
 
 
 @pytest.mark.parametrize("text", _texts("docker"))
-def test_a_daemon_json_gains_the_runtime_and_keeps_all_else(text: str) -> None:
+def test_a_daemon_json_gains_the_runtime_and_keeps_all_else(text: str):
     """Every key in its order, every line but for the comma before a new one."""
     merged = daemon_json(text, default=True)
     assert daemon_json(merged, default=True) == merged
@@ -85,7 +85,7 @@ def test_a_daemon_json_gains_the_runtime_and_keeps_all_else(text: str) -> None:
     assert [key for key in after if key in before] == list(before)
 
 
-def test_every_file_has_its_origin() -> None:
+def test_every_file_has_its_origin():
     """At least sixty, each with a name of its own."""
     files = [(k, c) for k in ("containerd", "docker") for c in cases.read(f"runtime-files/{k}.yaml")]
     assert len({(kind, case["name"]) for kind, case in files}) == len(files) >= 60
@@ -117,19 +117,19 @@ def test_every_file_has_its_origin() -> None:
         ),
     ],
 )
-def test_containerd_2_gets_the_runtime_where_it_reads_it(text: str, table: str) -> None:
+def test_containerd_2_gets_the_runtime_where_it_reads_it(text: str, table: str):
     """Of version 1 nothing, of version 2 what the new section does not say; and naming a runtime sets nothing else."""
     merged = containerd_toml(text, default=True, second=True)
     quote = "'" if "'" in text and "[plugins.'" in text else '"'
     assert f"[plugins.{quote}{table}{quote}.containerd.runtimes.nvidia]" in merged
 
 
-def test_daemon_json_without_a_default() -> None:
+def test_daemon_json_without_a_default():
     """Only the runtime."""
     assert "default-runtime" not in daemon_json("{}", default=False)
 
 
-def test_config_toml_copies_the_default_runtimes_settings() -> None:
+def test_config_toml_copies_the_default_runtimes_settings():
     """What was decided for runc holds for containers on GPUs too."""
     text = (
         'version = 2\n[plugins."io.containerd.grpc.v1.cri".containerd]\ndefault_runtime_name = "own"\n'
@@ -148,7 +148,7 @@ def test_config_toml_copies_the_default_runtimes_settings() -> None:
     }
 
 
-def test_a_runtime_that_lacks_its_options_gets_them() -> None:
+def test_a_runtime_that_lacks_its_options_gets_them():
     """A half-written entry is completed in place."""
     text = 'version = 2\n[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.nvidia]\nprivileged_without_host_devices = true\n'
     data = tomlkit.parse(containerd_toml(text, default=False)).unwrap()
@@ -169,13 +169,13 @@ def test_a_runtime_that_lacks_its_options_gets_them() -> None:
 )
 def test_what_is_nested_too_deeply_is_refused(
     depth: int, merge: Any, before: str, opening: str, middle: str, closing: str, after: str
-) -> None:
+):
     """With the file's name instead of a traceback."""
     with pytest.raises(CannotPlan, match="nested too deeply"):
         merge(before + opening * depth + middle + closing * depth + after, default=True)
 
 
-def test_a_position_counts_as_editors_do() -> None:
+def test_a_position_counts_as_editors_do():
     """Lines and columns from one."""
     with pytest.raises(CannotPlan, match=r"(?m)^f:2:3: "):
         daemon_json("{\n  !\n}", default=True, path="f")

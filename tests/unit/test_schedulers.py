@@ -117,7 +117,7 @@ def content(files: dict[str, File], path: str) -> str:
         (36, "--config=/etc/kubernetes/gpunode-share/scheduler.yaml", "kubescheduler.config.k8s.io/v1"),
     ],
 )
-def test_the_form_follows_the_version(minor: int, flag: str, version: str) -> None:
+def test_the_form_follows_the_version(minor: int, flag: str, version: str):
     """The manifest's image names it, not the API server's; the pod has one flag, one mount and one volume more."""
     text = KUBEADM.replace("{minor}", str(minor))
     before = files(manifest=text)
@@ -159,7 +159,7 @@ def test_the_form_follows_the_version(minor: int, flag: str, version: str) -> No
     ],
     ids=["kubeadm", "policy", "args, no mounts", "own configuration", "own extenders"],
 )
-def test_it_is_taken_back_byte_for_byte(contents: dict[str, str], paths: list[str]) -> None:
+def test_it_is_taken_back_byte_for_byte(contents: dict[str, str], paths: list[str]):
     """Enabled twice nothing is left to do; disabled, all is as it was."""
     before = files(**contents)
     changes, volume = plan.enable(before, 36, WANTED)
@@ -173,7 +173,7 @@ def test_it_is_taken_back_byte_for_byte(contents: dict[str, str], paths: list[st
     assert plan.disable(before) == ()
 
 
-def test_the_operators_configuration_is_extended_in_place() -> None:
+def test_the_operators_configuration_is_extended_in_place():
     """Its own extender stays, and so do its comments; the manifest gets no second --config."""
     before = files(manifest=BARE.replace("--v=2", "--config=/etc/kubernetes/own.yaml"), config=EXTENDERS)
     assert plan.named_configuration(before) == ("/etc/kubernetes/own.yaml",)
@@ -189,7 +189,7 @@ def test_the_operators_configuration_is_extended_in_place() -> None:
     assert args == ["--kubeconfig=/etc/kubernetes/scheduler.conf", "--config=/etc/kubernetes/own.yaml"]
 
 
-def test_another_certificate_starts_the_scheduler_again() -> None:
+def test_another_certificate_starts_the_scheduler_again():
     """The kubelet does so only for another manifest: the volume's name changes."""
     before = files(manifest=BARE)
     changes, volume = plan.enable(before, 36, WANTED)
@@ -207,7 +207,7 @@ GPUSHARE = json.dumps({"name": "aliyun.com/gpu-mem"})
 
 
 @tables.rows("schedulers")
-def test_what_cannot_be_extended_is_left_as_it_is(contents: dict[str, str], words: str) -> None:
+def test_what_cannot_be_extended_is_left_as_it_is(contents: dict[str, str], words: str):
     """With the file, and what to do."""
     with pytest.raises(CannotPlan) as caught:
         plan.enable(files(**contents), 36, WANTED)
@@ -241,7 +241,7 @@ FLAGS = """\
         (36, {}),
     ],
 )
-def test_flags_that_a_configuration_overrules_are_in_it(minor: int, more: dict[str, str]) -> None:
+def test_flags_that_a_configuration_overrules_are_in_it(minor: int, more: dict[str, str]):
     """By cmd/kube-scheduler/app/options of 1.19 to 1.36; the manifest keeps them. --v counts beside a configuration."""
     text = KUBEADM.replace("{minor}", str(minor)).replace("    - --leader-elect=true\n", FLAGS)
     before = files(manifest=text)
@@ -275,7 +275,7 @@ def test_flags_that_a_configuration_overrules_are_in_it(minor: int, more: dict[s
 
 
 @pytest.mark.parametrize("minor", [18, 19, 22])
-def test_another_algorithm_provider_is_refused_by_name(minor: int) -> None:
+def test_another_algorithm_provider_is_refused_by_name(minor: int):
     """Neither a Policy nor a configuration has a place for it. The default one, and that beside the operator's own configuration, stay."""
 
     def given(provider: str) -> str:
@@ -304,14 +304,14 @@ def test_another_algorithm_provider_is_refused_by_name(minor: int) -> None:
         ({"address": "::1"}, "[::1]:10251"),
     ],
 )
-def test_the_port_without_tls_stays_where_it_was(given: dict[str, str], bound: str | None) -> None:
+def test_the_port_without_tls_stays_where_it_was(given: dict[str, str], bound: str | None):
     """Up to 1.22 a configuration without addresses opens it on all of them, and none closes it."""
     assert configuration.as_configuration(MANIFEST, given, 20).get("healthzBindAddress") == bound
     assert "healthzBindAddress" not in configuration.as_configuration(MANIFEST, given, 23)
 
 
 @pytest.mark.parametrize("word", ["--kube-api-burst=many", "--profiling=maybe", "--kube-api-qps=fast"])
-def test_a_flag_that_cannot_be_read_is_named(word: str) -> None:
+def test_a_flag_that_cannot_be_read_is_named(word: str):
     """With its file: it would be lost."""
     text = KUBEADM.replace("{minor}", "30").replace("--leader-elect=true", word)
     with pytest.raises(CannotPlan, match=word) as caught:
@@ -319,7 +319,7 @@ def test_a_flag_that_cannot_be_read_is_named(word: str) -> None:
     assert MANIFEST in caught.value.message
 
 
-def test_a_flag_is_not_added_between_another_and_its_value() -> None:
+def test_a_flag_is_not_added_between_another_and_its_value():
     """`--flag value` is as good as `--flag=value`."""
     text = BARE.replace(
         "--kubeconfig=/etc/kubernetes/scheduler.conf", "--kubeconfig\n        - /etc/own.conf"
@@ -332,13 +332,13 @@ def test_a_flag_is_not_added_between_another_and_its_value() -> None:
     assert document["clientConnection"] == {"kubeconfig": "/etc/own.conf"}
 
 
-def test_a_mark_is_no_part_of_anybodys_line() -> None:
+def test_a_mark_is_no_part_of_anybodys_line():
     """Lines of the operator that only mention it stay."""
     text = "a: 1  # gpunode share is here\nb: 2\n"
     assert configuration.strip_marked(configuration.add_marked(text, 1, 2, ["c: 3"])) == text
 
 
-def test_every_version_is_one_that_its_schedulers_read() -> None:
+def test_every_version_is_one_that_its_schedulers_read():
     """By Kubernetes' own table: from and to the minor versions that read it."""
     reads: dict[str, Any] = {"v1beta1": (19, 22), "v1beta2": (22, 27), "v1beta3": (23, 28), "v1": (25, 99)}
     for minor in range(19, 40):
@@ -348,6 +348,6 @@ def test_every_version_is_one_that_its_schedulers_read() -> None:
 
 
 @pytest.mark.parametrize("text", ["a: [\n", "[]", "kind: Pod\n", ""])
-def test_a_manifest_that_cannot_be_read_names_no_more_files_and_is_refused_by_the_plan(text: str) -> None:
+def test_a_manifest_that_cannot_be_read_names_no_more_files_and_is_refused_by_the_plan(text: str):
     """A probe is no place for a refusal of the plan."""
     assert plan.named_configuration({MANIFEST: File(MANIFEST, exists=True, content=text)}) == ()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from gpunode.sim import narration
 
 
-def test_the_first_chain_is_whole_and_others_are_counted_unless_a_link_is_broken() -> None:
+def test_the_first_chain_is_whole_and_others_are_counted_unless_a_link_is_broken():
     broken = [" b", "   ✓ PCI       1x H100", "   ✗ module    not loaded", "       fix       modprobe nvidia"]
     lines = [
         " a",
@@ -19,7 +19,7 @@ def test_the_first_chain_is_whole_and_others_are_counted_unless_a_link_is_broken
     assert narration.chains_screen(lines) == [*lines[:3], *broken, " c: 1 links, all ✓", " 3 hosts"]
 
 
-def test_results_are_the_refusals_and_the_hosts_results() -> None:
+def test_results_are_the_refusals_and_the_hosts_results():
     lines = [
         " c    ✗ refused  no GPU",
         "NODE  UUID   RESULT  PODS",
@@ -31,12 +31,12 @@ def test_results_are_the_refusals_and_the_hosts_results() -> None:
     assert narration.results_screen(["x"]) == ["x"]
 
 
-def test_a_long_text_ends_with_the_count_of_the_rest() -> None:
+def test_a_long_text_ends_with_the_count_of_the_rest():
     assert narration.shorten(["x"] * 16) == ["x"] * 16
     assert narration.shorten(["x"] * 20) == [*["x"] * 15, "… and 5 lines more"]
 
 
-def test_of_progress_only_the_ends_are_shown() -> None:
+def test_of_progress_only_the_ends_are_shown():
     ends = [
         " 5 hosts in 41.0 s: 4 changed",
         " time of gpu-a1: 14 s: restarts 12 s",

@@ -28,7 +28,7 @@ from tests.unit.test_schedulers import KUBEADM, WANTED, after, content, files
 
 
 @pytest.mark.parametrize("end", ["it is not Ready yet", KeyboardInterrupt()], ids=["late", "Ctrl-C"])
-def test_a_scheduler_that_does_not_come_back_is_put_back(monkeypatch, end: str | BaseException) -> None:
+def test_a_scheduler_that_does_not_come_back_is_put_back(monkeypatch, end: str | BaseException):
     """Byte for byte, also where the wait is interrupted; the words say so."""
     text = KUBEADM.replace("{minor}", "36")
     state = files(manifest=text)
@@ -68,7 +68,7 @@ def test_a_scheduler_that_does_not_come_back_is_put_back(monkeypatch, end: str |
     assert state == before
 
 
-def test_every_scheduler_of_the_cluster_is_known() -> None:
+def test_every_scheduler_of_the_cluster_is_known():
     """By their pods, and by the labels of the control plane's nodes: one that was not inspected may ask the extender."""
     label = {"node-role.kubernetes.io/control-plane": ""}
     schedulers = {
@@ -83,7 +83,7 @@ def test_every_scheduler_of_the_cluster_is_known() -> None:
 
 
 @pytest.mark.parametrize("there", [{"cp-1"}, {"cp-1", "cp-2"}])
-def test_all_schedulers_are_changed_or_none(monkeypatch, there: set[str]) -> None:
+def test_all_schedulers_are_changed_or_none(monkeypatch, there: set[str]):
     """One that is not among the hosts would go on asking an extender that is removed."""
     host = replace(cases.host("cp-1"), control_plane=True)
     facts = replace(cases.facts("modern"), files=files(manifest=KUBEADM))
@@ -112,7 +112,7 @@ def test_all_schedulers_are_changed_or_none(monkeypatch, there: set[str]) -> Non
 )
 def test_disable_where_nothing_is_enabled_says_so_and_visits_no_host(
     monkeypatch, there: tuple[str, ...], asking: tuple[str, ...]
-) -> None:
+):
     """Objects in the cluster, or a scheduler that asks, are something."""
 
     def visited(_: object) -> Any:
@@ -141,9 +141,7 @@ def test_disable_where_nothing_is_enabled_says_so_and_visits_no_host(
     ("simulated", "words"),
     [(True, "This cluster is simulated"), (False, "Add the hosts of the control plane")],
 )
-def test_where_no_host_has_a_scheduler_it_is_said_whether_one_could(
-    monkeypatch, simulated: bool, words: str
-) -> None:
+def test_where_no_host_has_a_scheduler_it_is_said_whether_one_could(monkeypatch, simulated: bool, words: str):
     """In a demo none can: what it shows of sharing is named."""
     monkeypatch.setattr(share.nodes, "locate", lambda _api, members, **_: members)
     reporter = SimpleNamespace(failures=lambda _: None, note=None)
@@ -177,7 +175,7 @@ def test_where_no_host_has_a_scheduler_it_is_said_whether_one_could(
 )
 def test_fsck_says_why_nodes_are_not_compared_and_what_repair_can_do(
     monkeypatch, mismatches: list[Mismatch], repair: bool, total: str
-) -> None:
+):
     """One kubelet has a record, one has none, a host is no node, and a node is of no host."""
     seen, totals = [], []
     reporter: Any = SimpleNamespace(
@@ -219,7 +217,7 @@ def test_fsck_says_why_nodes_are_not_compared_and_what_repair_can_do(
 
 
 @pytest.mark.parametrize(("share", "code"), [(Share(), 1), (None, 0)])
-def test_without_the_extender_no_pod_needs_a_note(monkeypatch, share: Share | None, code: int) -> None:
+def test_without_the_extender_no_pod_needs_a_note(monkeypatch, share: Share | None, code: int):
     """There it is the plugin alone that chooses."""
     monkeypatch.setattr(shares.nodes, "connect", lambda _: None)
     monkeypatch.setattr(shares, "_read_allocations", lambda *_: ({}, ()))
@@ -232,7 +230,7 @@ def test_without_the_extender_no_pod_needs_a_note(monkeypatch, share: Share | No
 
 
 @pytest.mark.parametrize(("selected", "code"), [(False, 1), (True, 0)])
-def test_with_a_limit_findings_on_other_nodes_do_not_count(monkeypatch, selected: bool, code: int) -> None:
+def test_with_a_limit_findings_on_other_nodes_do_not_count(monkeypatch, selected: bool, code: int):
     """The note is missing on n1; n2 is the selected host's, whether it answers or not."""
     host: Any = SimpleNamespace(name="n2")
     there = [memory_node("n1", 16), memory_node("n2", 16)]
@@ -262,7 +260,7 @@ def asking(name: str, *, scheduler: str = "", phase: str = "Running", units: int
     return made
 
 
-def test_pods_past_a_second_scheduler_are_named_with_the_fix() -> None:
+def test_pods_past_a_second_scheduler_are_named_with_the_fix():
     """Those that wait, too; not those that ask for no memory, and nobody where all schedulers ask the extender."""
     pods = [
         asking("own", scheduler="gpunode"),
@@ -282,9 +280,7 @@ def test_pods_past_a_second_scheduler_are_named_with_the_fix() -> None:
 
 
 @pytest.mark.parametrize("selected", [False, True])
-def test_inspect_asks_plugins_where_no_host_answers_and_keeps_to_the_limit(
-    monkeypatch, *, selected: bool
-) -> None:
+def test_inspect_asks_plugins_where_no_host_answers_and_keeps_to_the_limit(monkeypatch, *, selected: bool):
     """One host was read, the other node's plugin is asked, or not shown at all."""
     there = [memory_node("n1", 10), memory_node("n2", 10)]
     asked: list[list[str]] = []
@@ -317,7 +313,7 @@ def test_inspect_asks_plugins_where_no_host_answers_and_keeps_to_the_limit(
     assert asked[-1] == (["n2"] if selected else ["n1", "n2"])
 
 
-def test_why_a_pod_fits_nowhere_counts_nodes() -> None:
+def test_why_a_pod_fits_nowhere_counts_nodes():
     assert (
         shares._format_why({"it offers no x": 2, "it is full": 1})
         == "2 nodes: it offers no x; 1 node: it is full"

@@ -60,7 +60,7 @@ def jump(sshd: Sshd, tmp_path) -> Iterator[Sshd]:
         yield server
 
 
-def test_a_command_gets_its_input_and_gives_output_errors_and_status(sshd: Sshd, dialer: Dialer) -> None:
+def test_a_command_gets_its_input_and_gives_output_errors_and_status(sshd: Sshd, dialer: Dialer):
     """What a program reads, writes and ends with crosses the connection whole."""
     connection = dialer.connect(sshd.host())
     remote = connection.start("cat; echo trouble >&2; exit 3", [b"one\n", b"two"])
@@ -70,7 +70,7 @@ def test_a_command_gets_its_input_and_gives_output_errors_and_status(sshd: Sshd,
     connection.close()
 
 
-def test_a_large_input_arrives_unchanged(sshd: Sshd, dialer: Dialer) -> None:
+def test_a_large_input_arrives_unchanged(sshd: Sshd, dialer: Dialer):
     """Images are sent in chunks beside reading the answer."""
     connection = dialer.connect(sshd.host())
     remote = connection.start("wc -c", [b"x" * 262144] * 16)
@@ -80,7 +80,7 @@ def test_a_large_input_arrives_unchanged(sshd: Sshd, dialer: Dialer) -> None:
     connection.close()
 
 
-def test_a_lost_connection_has_no_exit_status(sshd: Sshd, dialer: Dialer) -> None:
+def test_a_lost_connection_has_no_exit_status(sshd: Sshd, dialer: Dialer):
     """A connection that goes away in the middle is told from a program that ended."""
     connection = dialer.connect(sshd.host())
     remote = connection.start("echo begun; sleep 60", [])
@@ -92,7 +92,7 @@ def test_a_lost_connection_has_no_exit_status(sshd: Sshd, dialer: Dialer) -> Non
     assert remote.end()[0] is None
 
 
-def test_a_connection_that_was_lost_between_two_commands_is_opened_again(sshd: Sshd, dialer: Dialer) -> None:
+def test_a_connection_that_was_lost_between_two_commands_is_opened_again(sshd: Sshd, dialer: Dialer):
     """As over the wait of half an hour for a job's end."""
     connection = dialer.connect(sshd.host())
     assert connection.start("exit 3", []).end()[0] == 3
@@ -108,7 +108,7 @@ def test_a_connection_that_was_lost_between_two_commands_is_opened_again(sshd: S
 
 def test_commands_share_the_connection_that_replaces_one_whose_end_was_not_read_yet(
     sshd: Sshd, tmp_path, monkeypatch
-) -> None:
+):
     """The thread that reads it may be late on a loaded machine; the commands have not begun."""
     connection = ssh.Dialer(tmp_path / "no-ssh-config").connect(sshd.host())
     lost, open_session = connection._transport, paramiko.Transport.open_session
@@ -128,9 +128,7 @@ def test_commands_share_the_connection_that_replaces_one_whose_end_was_not_read_
     connection.close()
 
 
-def test_a_channel_that_a_live_host_refuses_opens_no_other_connection(
-    sshd: Sshd, tmp_path, monkeypatch
-) -> None:
+def test_a_channel_that_a_live_host_refuses_opens_no_other_connection(sshd: Sshd, tmp_path, monkeypatch):
     """Its sshd allows no more sessions: a connection more would get past its limit."""
     connection = ssh.Dialer(tmp_path / "no-ssh-config").connect(sshd.host())
 
@@ -144,7 +142,7 @@ def test_a_channel_that_a_live_host_refuses_opens_no_other_connection(
     connection.close()
 
 
-def test_a_connection_that_is_closed_while_it_is_opened_again_stays_closed(sshd: Sshd, tmp_path) -> None:
+def test_a_connection_that_is_closed_while_it_is_opened_again_stays_closed(sshd: Sshd, tmp_path):
     """A watchdog bites once: a command that began after it could hang for good."""
     transports = []
 
@@ -161,7 +159,7 @@ def test_a_connection_that_is_closed_while_it_is_opened_again_stays_closed(sshd:
     assert not transports[1].is_active()
 
 
-def test_a_wrong_key_is_named_with_its_user(sshd: Sshd, dialer: Dialer, tmp_path) -> None:
+def test_a_wrong_key_is_named_with_its_user(sshd: Sshd, dialer: Dialer, tmp_path):
     """Authentication that fails says who tried with what, and is not tried again."""
     with pytest.raises(
         Unreachable, match=r"authentication failed: nobody@127\.0\.0\.1:\d+ does not accept the key"
@@ -171,7 +169,7 @@ def test_a_wrong_key_is_named_with_its_user(sshd: Sshd, dialer: Dialer, tmp_path
     assert sshd.connections == 1
 
 
-def test_a_changed_host_key_is_refused_with_both_fingerprints(sshd: Sshd, dialer: Dialer, tmp_path) -> None:
+def test_a_changed_host_key_is_refused_with_both_fingerprints(sshd: Sshd, dialer: Dialer, tmp_path):
     """A host that shows another key than the known one may be somebody else."""
     other = tmp_path / "other"
     other.mkdir()
@@ -186,7 +184,7 @@ def test_a_changed_host_key_is_refused_with_both_fingerprints(sshd: Sshd, dialer
     assert "ssh-keygen -f" in caught.value.hint
 
 
-def test_an_unknown_host_key_is_refused_when_strict(sshd: Sshd, dialer: Dialer, tmp_path) -> None:
+def test_an_unknown_host_key_is_refused_when_strict(sshd: Sshd, dialer: Dialer, tmp_path):
     """`strict` connects to nobody whose key is not known."""
     with pytest.raises(Unreachable, match=r"is not in|is in no known_hosts file"):
         dialer.connect(sshd.host(known_hosts=str(tmp_path / "empty")))
@@ -194,7 +192,7 @@ def test_an_unknown_host_key_is_refused_when_strict(sshd: Sshd, dialer: Dialer, 
     assert not (tmp_path / "empty").exists()
 
 
-def test_a_new_host_key_is_added_and_what_was_there_is_kept(sshd: Sshd, dialer: Dialer, tmp_path) -> None:
+def test_a_new_host_key_is_added_and_what_was_there_is_kept(sshd: Sshd, dialer: Dialer, tmp_path):
     """`accept-new` appends one line to known_hosts; comments and other entries stay."""
     known = tmp_path / "mine"
     end = "" if isinstance(dialer, ssh.Dialer) else "\n"  # OpenSSH 9.2 continues a last line without one
@@ -226,7 +224,7 @@ def test_a_new_host_key_is_added_and_what_was_there_is_kept(sshd: Sshd, dialer: 
 )
 def test_a_line_of_known_hosts_that_cannot_be_used_is_left_out_as_by_ssh(
     sshd: Sshd, dialer: Dialer, tmp_path, line: str
-) -> None:
+):
     """The host that the next line names is known all the same, whatever white space is in that."""
     known = tmp_path / "known"
     names, *key = sshd.known_hosts.read_text().split()
@@ -236,7 +234,7 @@ def test_a_line_of_known_hosts_that_cannot_be_used_is_left_out_as_by_ssh(
 
 
 @pytest.mark.parametrize("check", ["strict", "accept-new"])
-def test_a_revoked_host_key_proves_nothing(sshd: Sshd, dialer: Dialer, tmp_path, check: str) -> None:
+def test_a_revoked_host_key_proves_nothing(sshd: Sshd, dialer: Dialer, tmp_path, check: str):
     """Though another line of known_hosts still names it, and whatever host the mark names; nor is it taken as new."""
     known = tmp_path / "known"
     names, *key = sshd.known_hosts.read_text().split()
@@ -245,7 +243,7 @@ def test_a_revoked_host_key_proves_nothing(sshd: Sshd, dialer: Dialer, tmp_path,
         dialer.connect(sshd.host(known_hosts=str(known), host_key_check=check))
 
 
-def test_a_new_host_key_is_known_from_then_on(sshd: Sshd, dialer: Dialer, tmp_path) -> None:
+def test_a_new_host_key_is_known_from_then_on(sshd: Sshd, dialer: Dialer, tmp_path):
     """A run connects again after a reboot: one line a host, and another key than the one just seen is refused."""
     known = tmp_path / "mine"
     host = sshd.host(known_hosts=str(known), host_key_check="accept-new")
@@ -262,7 +260,7 @@ def test_a_new_host_key_is_known_from_then_on(sshd: Sshd, dialer: Dialer, tmp_pa
 
 
 @pytest.mark.parametrize("text", ["no key at all\n", "-----BEGIN OPENSSH PRIVATE KEY-----\nxx\n"])
-def test_a_file_that_is_no_private_key_is_named(sshd: Sshd, dialer: Dialer, tmp_path, text: str) -> None:
+def test_a_file_that_is_no_private_key_is_named(sshd: Sshd, dialer: Dialer, tmp_path, text: str):
     """One host's wrong `ssh.key` is that host's trouble, not the end of the run."""
     key = tmp_path / "key"
     key.write_text(text)
@@ -273,9 +271,7 @@ def test_a_file_that_is_no_private_key_is_named(sshd: Sshd, dialer: Dialer, tmp_
     assert "ssh.key" in caught.value.hint
 
 
-def test_an_encrypted_key_is_used_when_an_agent_has_it(
-    sshd: Sshd, dialer: Dialer, tmp_path, monkeypatch
-) -> None:
+def test_an_encrypted_key_is_used_when_an_agent_has_it(sshd: Sshd, dialer: Dialer, tmp_path, monkeypatch):
     """gpunode asks for no passphrase: without the agent it says what to do, and with it that is enough."""
     if shutil.which("ssh-agent") is None:
         pytest.skip("ssh-agent is not installed")
@@ -293,7 +289,7 @@ def test_an_encrypted_key_is_used_when_an_agent_has_it(
         dialer.connect(host).close()
 
 
-def test_a_jump_host_that_went_away_is_reached_again(sshd: Sshd, dialer: Dialer, jump: Sshd) -> None:
+def test_a_jump_host_that_went_away_is_reached_again(sshd: Sshd, dialer: Dialer, jump: Sshd):
     """Its connection is shared by the fleet and made anew when it is lost, so that applies can be followed."""
     host = sshd.host(jump=f"ops@127.0.0.1:{jump.port}")
     for _ in range(2):
@@ -304,9 +300,7 @@ def test_a_jump_host_that_went_away_is_reached_again(sshd: Sshd, dialer: Dialer,
     assert jump.connections >= 2
 
 
-def test_a_silent_host_behind_a_jump_host_is_given_up(
-    sshd: Sshd, dialer: Dialer, jump: Sshd, monkeypatch
-) -> None:
+def test_a_silent_host_behind_a_jump_host_is_given_up(sshd: Sshd, dialer: Dialer, jump: Sshd, monkeypatch):
     """Closing the connection ends the reading, and the jump host goes on serving the others."""
     monkeypatch.setattr(bootstrap, "command", lambda *_: "sleep 60")
     host = sshd.host(jump=f"ops@127.0.0.1:{jump.port}")
@@ -317,7 +311,7 @@ def test_a_silent_host_behind_a_jump_host_is_given_up(
     other.close()
 
 
-def test_a_port_nobody_listens_on_is_said_so(sshd: Sshd, dialer: Dialer) -> None:
+def test_a_port_nobody_listens_on_is_said_so(sshd: Sshd, dialer: Dialer):
     """Refused is told from no answer."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
@@ -326,7 +320,7 @@ def test_a_port_nobody_listens_on_is_said_so(sshd: Sshd, dialer: Dialer) -> None
         dialer.connect(sshd.host(port=port))
 
 
-def test_a_host_that_takes_connections_and_says_nothing_is_given_up_on(sshd: Sshd, dialer: Dialer) -> None:
+def test_a_host_that_takes_connections_and_says_nothing_is_given_up_on(sshd: Sshd, dialer: Dialer):
     """After `ssh.timeout`, and in words that name what was waited for."""
     with (
         socket.create_server(("127.0.0.1", 0)) as silent,
@@ -338,19 +332,19 @@ def test_a_host_that_takes_connections_and_says_nothing_is_given_up_on(sshd: Ssh
 
 
 @pytest.mark.parametrize("name", ["host.invalid", "gpu..01", "x" * 64])
-def test_a_name_that_does_not_resolve_is_said_so(dialer: Dialer, sshd: Sshd, name: str) -> None:
+def test_a_name_that_does_not_resolve_is_said_so(dialer: Dialer, sshd: Sshd, name: str):
     """Before any port or firewall is suspected; also one that Python does not even look up."""
     with pytest.raises(Unreachable, match="cannot be resolved"):
         dialer.connect(sshd.host(address=name))
 
 
-def test_a_private_key_that_is_missing_is_named(sshd: Sshd, dialer: Dialer) -> None:
+def test_a_private_key_that_is_missing_is_named(sshd: Sshd, dialer: Dialer):
     """The path is in the message."""
     with pytest.raises(Unreachable, match="cannot read /no/such/key: no such file"):
         dialer.connect(sshd.host(key="/no/such/key"))
 
 
-def test_a_connection_reset_at_first_is_tried_again(sshd: Sshd, dialer: Dialer) -> None:
+def test_a_connection_reset_at_first_is_tried_again(sshd: Sshd, dialer: Dialer):
     """An overloaded sshd drops connections before its banner; the next try gets in."""
     front = socket.create_server(("127.0.0.1", 0))
     port = front.getsockname()[1]
@@ -391,7 +385,7 @@ def test_a_connection_reset_at_first_is_tried_again(sshd: Sshd, dialer: Dialer) 
     front.close()
 
 
-def test_what_the_inventory_leaves_open_comes_from_the_ssh_config(sshd: Sshd, tmp_path) -> None:
+def test_what_the_inventory_leaves_open_comes_from_the_ssh_config(sshd: Sshd, tmp_path):
     """HostName, Port, User, IdentityFile and UserKnownHostsFile are honoured, as ssh does."""
     config = tmp_path / "config"
     config.write_text(
@@ -409,7 +403,7 @@ def test_what_the_inventory_leaves_open_comes_from_the_ssh_config(sshd: Sshd, tm
     dialer.close()
 
 
-def test_an_exec_that_is_never_answered_is_given_up(sshd: Sshd, dialer: Dialer, monkeypatch) -> None:
+def test_an_exec_that_is_never_answered_is_given_up(sshd: Sshd, dialer: Dialer, monkeypatch):
     """An sshd that hangs after the login would hold the whole run."""
     over = threading.Event()
     monkeypatch.setattr("tests.sshd._Server.check_channel_exec_request", lambda *_: over.wait(30))
@@ -423,9 +417,7 @@ def test_an_exec_that_is_never_answered_is_given_up(sshd: Sshd, dialer: Dialer, 
 @pytest.mark.parametrize(
     ("command", "named"), [("yes >&2", "1 MiB on standard error"), ("yes", "1 MiB of other")]
 )
-def test_a_flood_over_ssh_is_given_up(
-    sshd: Sshd, dialer: Dialer, monkeypatch, command: str, named: str
-) -> None:
+def test_a_flood_over_ssh_is_given_up(sshd: Sshd, dialer: Dialer, monkeypatch, command: str, named: str):
     """By name, and the connection with it."""
     monkeypatch.setattr(bootstrap, "command", lambda *_: command)
     host = sshd.host()
@@ -434,7 +426,7 @@ def test_a_flood_over_ssh_is_given_up(
 
 
 @pytest.mark.parametrize("number", [errno.ECONNRESET, errno.ENOTCONN])
-def test_a_reset_is_tried_again_however_it_is_seen(number: int) -> None:
+def test_a_reset_is_tried_again_however_it_is_seen(number: int):
     """Linux reports one that came before the first question about the socket as ENOTCONN."""
     assert ssh.may_pass(OSError(number, os.strerror(number)))
     assert not ssh.may_pass(OSError(errno.ECONNREFUSED, "refused"))

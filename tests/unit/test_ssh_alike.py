@@ -64,11 +64,11 @@ def asked(monkeypatch, tmp_path, text: str) -> int:
 
 
 @pytest.mark.parametrize("name", ALIKE)
-def test_hosts_that_ssh_treats_alike_are_asked_for_once(monkeypatch, tmp_path, name: str) -> None:
+def test_hosts_that_ssh_treats_alike_are_asked_for_once(monkeypatch, tmp_path, name: str):
     """Once for each user and port of the inventory."""
     assert asked(monkeypatch, tmp_path, ALIKE[name]) == 2
 
 
 @pytest.mark.parametrize("name", APART)
-def test_hosts_that_ssh_may_tell_apart_are_asked_for_one_by_one(monkeypatch, tmp_path, name: str) -> None:
+def test_hosts_that_ssh_may_tell_apart_are_asked_for_one_by_one(monkeypatch, tmp_path, name: str):
     assert asked(monkeypatch, tmp_path, APART[name]) == 4

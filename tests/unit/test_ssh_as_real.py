@@ -222,7 +222,7 @@ def server(tmp_path_factory) -> Iterator[Server]:
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_all_three_get_in_or_none(case: Case, server: Server, tmp_path, monkeypatch) -> None:
+def test_all_three_get_in_or_none(case: Case, server: Server, tmp_path, monkeypatch):
     """Nobody's ~/.ssh is read: the configuration is one file, and so are the known keys."""
     monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
     (tmp_path / "known").write_text(server.filled(f"{case.known}\n") if case.known else "")
@@ -260,7 +260,7 @@ def test_all_three_get_in_or_none(case: Case, server: Server, tmp_path, monkeypa
 @pytest.mark.parametrize("client", [openssh, ssh], ids=["openssh", "gpunode's"])
 def test_only_a_lost_connection_has_no_exit_status(
     command: str, status: int | None, client: ModuleType, server: Server, tmp_path
-) -> None:
+):
     """ssh ends with 255 for both, and says nothing."""
     (tmp_path / "known").write_text(server.filled("NAME KEY\n"))
     config = tmp_path / "config"

@@ -109,7 +109,7 @@ CASES = [
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_a_host_is_let_in_where_ssh_lets_it_in(case: Case, sshd: Sshd, tmp_path) -> None:
+def test_a_host_is_let_in_where_ssh_lets_it_in(case: Case, sshd: Sshd, tmp_path):
     """And its key is written down where ssh writes it down, in the same words."""
     outcomes = {}
     for who in ("ssh", "gpunode", "openssh"):
@@ -133,7 +133,7 @@ def test_a_host_is_let_in_where_ssh_lets_it_in(case: Case, sshd: Sshd, tmp_path)
 @pytest.mark.parametrize(
     "case", [case for case in CASES if case.written or case.gpunode], ids=lambda case: case.name
 )
-def test_a_password_goes_to_no_host_that_strict_ssh_turns_away(case: Case, sshd: Sshd, tmp_path) -> None:
+def test_a_password_goes_to_no_host_that_strict_ssh_turns_away(case: Case, sshd: Sshd, tmp_path):
     """Whatever the inventory's host_key_check is; and nothing is written down."""
     config = _written(case, sshd, tmp_path / "files")
     before = (tmp_path / "files/known").read_text()
@@ -147,7 +147,7 @@ def test_a_password_goes_to_no_host_that_strict_ssh_turns_away(case: Case, sshd:
     assert (tmp_path / "files/known").read_text() == before
 
 
-def test_an_unknown_key_and_a_password_name_the_way_out(sshd: Sshd, tmp_path) -> None:
+def test_an_unknown_key_and_a_password_name_the_way_out(sshd: Sshd, tmp_path):
     """The fingerprint, and the two ways to make the key known; then the password may go there."""
     host = sshd.host(known_hosts=str(tmp_path / "mine"), host_key_check="accept-new")
     dialer = Dialer(Path("/dev/null"), proven=True)
@@ -162,7 +162,7 @@ def test_an_unknown_key_and_a_password_name_the_way_out(sshd: Sshd, tmp_path) ->
     Dialer(Path("/dev/null"), proven=True).connect(host).close()
 
 
-def test_a_host_with_keys_of_several_kinds_is_asked_for_the_known_one(sshd: Sshd, tmp_path) -> None:
+def test_a_host_with_keys_of_several_kinds_is_asked_for_the_known_one(sshd: Sshd, tmp_path):
     """Else it would show another that is as good, and look changed."""
     ecdsa = paramiko.ECDSAKey.generate()
     sshd.host_keys.append(ecdsa)
@@ -171,7 +171,7 @@ def test_a_host_with_keys_of_several_kinds_is_asked_for_the_known_one(sshd: Sshd
     assert (_ssh(config, "strict"), _gpunode(config, sshd, "strict")) == ("in", "in")
 
 
-def test_names_are_hashed_where_ssh_hashes_them(sshd: Sshd, tmp_path) -> None:
+def test_names_are_hashed_where_ssh_hashes_them(sshd: Sshd, tmp_path):
     """HashKnownHosts; what was written is known from then on, to both."""
     config = _written(Case("", "in", config="HashKnownHosts yes"), sshd, tmp_path / "files")
     assert _gpunode(config, sshd, "accept-new") == "in"
@@ -179,7 +179,7 @@ def test_names_are_hashed_where_ssh_hashes_them(sshd: Sshd, tmp_path) -> None:
     assert (_ssh(config, "strict"), _gpunode(config, sshd, "strict")) == ("in", "in")
 
 
-def test_the_key_of_the_address_counts_where_ssh_checks_it(sshd: Sshd, tmp_path) -> None:
+def test_the_key_of_the_address_counts_where_ssh_checks_it(sshd: Sshd, tmp_path):
     """CheckHostIP; ssh leaves it out on loopback, gpunode does not."""
     (tmp_path / "known").write_text(_filled("gpu-farm KEY\nNAME OTHER\n", sshd))
     for option, match in (("yes", r"known is ssh-ed25519 SHA256:\S+ \(\S+/known, line 2\)"), ("no", "")):
@@ -207,7 +207,7 @@ def test_the_key_of_the_address_counts_where_ssh_checks_it(sshd: Sshd, tmp_path)
         ("Nonsense yes", "Bad configuration option: nonsense"),
     ],
 )
-def test_what_gpunode_cannot_do_is_refused_by_name(sshd: Sshd, tmp_path, option: str, named: str) -> None:
+def test_what_gpunode_cannot_do_is_refused_by_name(sshd: Sshd, tmp_path, option: str, named: str):
     """With the host, and what to do."""
     config = tmp_path / "config"
     config.write_text(
@@ -241,9 +241,7 @@ def test_what_gpunode_cannot_do_is_refused_by_name(sshd: Sshd, tmp_path, option:
         ("Host gpu-01\n RequiredRSASize x\n", "has `RequiredRSASize x` for gpu-01, which is no number"),
     ],
 )
-def test_without_ssh_the_plain_files_are_read(
-    sshd: Sshd, tmp_path, text: str, named: str, monkeypatch
-) -> None:
+def test_without_ssh_the_plain_files_are_read(sshd: Sshd, tmp_path, text: str, named: str, monkeypatch):
     """And what only ssh itself could answer is refused."""
     (tmp_path / "EMPTY").touch()
     (tmp_path / "OTHER").write_text(_filled("NAME OTHER\ngpu-farm OTHER\n", sshd))
@@ -256,7 +254,7 @@ def test_without_ssh_the_plain_files_are_read(
         Dialer(config).connect(_host(sshd, "accept-new"))
 
 
-def test_a_fido_key_that_is_the_only_one_is_named(sshd: Sshd, tmp_path) -> None:
+def test_a_fido_key_that_is_the_only_one_is_named(sshd: Sshd, tmp_path):
     """With what to do."""
     config, fido = tmp_path / "config", tmp_path / "fido.pub"
     fido.write_text(f"{FIDO} token\n")
@@ -361,7 +359,7 @@ def _dialled(dialer: Dialer | openssh.Dialer, sshd: Sshd, check: str) -> str:
 @pytest.mark.parametrize("connection", ["ssh", "openssh"])
 def test_the_command_line_asks_for_known_keys_with_its_password(
     connection: str, sshd: Sshd, tmp_path, monkeypatch
-) -> None:
+):
     """-K: an unknown host sees neither the password nor a command, and is not written down."""
     monkeypatch.setattr("getpass.getpass", lambda _prompt: "s3cret")
     inventory = tmp_path / "inventory.yaml"

@@ -77,16 +77,14 @@ def waits(monkeypatch) -> Callable[[work.End | ClusterError], list[str]]:
 )
 def test_a_host_is_asked_again_only_where_pods_were_left_and_a_change_ends_work(
     asks: Member, waits: Callable[..., list[str]]
-) -> None:
+):
     asked = waits(ClusterError("unasked"))
     assert prepared(asks) is asks
     assert asked == []
 
 
 @pytest.mark.parametrize("applied", [(), (REBOOT,)])
-def test_its_plan_is_the_one_of_its_last_probe(
-    applied: tuple[Any, ...], waits: Callable[..., list[str]]
-) -> None:
+def test_its_plan_is_the_one_of_its_last_probe(applied: tuple[Any, ...], waits: Callable[..., list[str]]):
     """What was applied in earlier rounds is not forgotten."""
     now = member(WriteFile("/etc/x", "", "why")).outcome
     assert now is not None
@@ -103,9 +101,7 @@ def test_its_plan_is_the_one_of_its_last_probe(
         ClusterError("the API at x does not answer", hint="See to it."),
     ],
 )
-def test_work_that_does_not_end_keeps_the_host_from_its_changes(
-    how: Any, waits: Callable[..., list[str]]
-) -> None:
+def test_work_that_does_not_end_keeps_the_host_from_its_changes(how: Any, waits: Callable[..., list[str]]):
     """It is skipped where nothing is changed yet; else it has failed, and its node stays cordoned."""
     waits(how)
     why = "after 60 s ml/train still used its GPUs" if isinstance(how, work.End) else how.message
@@ -145,7 +141,7 @@ class Session:
 )
 def test_only_the_operator_pauses_a_run(
     waits: Callable[[work.End | ClusterError], list[str]], set_: bool, lost: str, code: str, ends: int
-) -> None:
+):
     waiting = member(REBOOT)
     assert waiting.outcome
     waits(work.End("ml/train", waiting.outcome))
@@ -156,7 +152,7 @@ def test_only_the_operator_pauses_a_run(
 
 
 @pytest.mark.parametrize("later", [REBOOT, WriteFile("/etc/y", "", "why")])
-def test_every_round_asks_before_it_changes_anything(later: Any, monkeypatch) -> None:
+def test_every_round_asks_before_it_changes_anything(later: Any, monkeypatch):
     """Pods that stood still may run after the first round, which repaired the driver. A plan that is new by then must have
     been accepted, too."""
     done: list[str] = []
@@ -207,9 +203,7 @@ def test_every_round_asks_before_it_changes_anything(later: Any, monkeypatch) ->
         ),
     ],
 )
-def test_a_host_that_stops_between_rounds_ends_with_its_cause(
-    rounds_of: list[Any], why: str, monkeypatch
-) -> None:
+def test_a_host_that_stops_between_rounds_ends_with_its_cause(rounds_of: list[Any], why: str, monkeypatch):
     plans = [Plan("h", (StepPlan("x", (change,)),)) for change in rounds_of]
     monkeypatch.setattr(
         converge,
@@ -224,13 +218,13 @@ def test_a_host_that_stops_between_rounds_ends_with_its_cause(
     assert session.failed == [after.outcome.why] == [why]
 
 
-def test_a_host_that_is_excluded_before_its_changes_is_not_reported_as_failed() -> None:
+def test_a_host_that_is_excluded_before_its_changes_is_not_reported_as_failed():
     session, out = Session(), member(REBOOT).exclude(Problem(rounds.STOPPED, "not changed: another plan"))
     assert rounds.converge_all(cast("Any", session), (out,), {}) == (out,)
     assert session.failed == []
 
 
-def test_a_pod_that_runs_by_the_time_that_others_have_left_the_gpus_is_waited_for(monkeypatch) -> None:
+def test_a_pod_that_runs_by_the_time_that_others_have_left_the_gpus_is_waited_for(monkeypatch):
     """Processes outside Kubernetes may take minutes to end; a container that was started meanwhile may have no GPU open yet."""
     stands = Work("ml/train", "u", {"nvidia.com/gpu": 1}, service=False, standstill="CrashLoopBackOff")
     pods, users = [(stands,), (replace(stands, standstill=""),)], [(GpuUser(7, "python3"),), ()]
@@ -247,7 +241,7 @@ def test_a_pod_that_runs_by_the_time_that_others_have_left_the_gpus_is_waited_fo
     assert (end.left, pods) == ("ml/train", [])
 
 
-def test_the_probes_of_a_wait_are_no_news_of_its_host(monkeypatch) -> None:
+def test_the_probes_of_a_wait_are_no_news_of_its_host(monkeypatch):
     """Only the first, which begins it."""
     users, heard = [(GpuUser(7, "python3"),), ()], list[str]()
 
@@ -304,9 +298,7 @@ class Cluster:
         (Cluster(gone=True), ""),
     ],
 )
-def test_a_kubelet_that_does_not_report_leaves_it_open_whether_a_pod_runs(
-    cluster: Cluster, standstill: str
-) -> None:
+def test_a_kubelet_that_does_not_report_leaves_it_open_whether_a_pod_runs(cluster: Cluster, standstill: str):
     """Its node is not Ready, or it has not reported since the host's boot: the pod counts as working."""
     work: tuple[Work, ...] = drain.work_on(cast("Api", cluster), "n", "b1")
     assert [pod.standstill for pod in work] == [standstill]
@@ -321,6 +313,6 @@ def test_a_kubelet_that_does_not_report_leaves_it_open_whether_a_pod_runs(
         (1, 1.5, "1 s, at most 2 s"),
     ],
 )
-def test_a_wait_says_how_long_it_lasts_and_may_last(waited: float, most: float, times: str) -> None:
+def test_a_wait_says_how_long_it_lasts_and_may_last(waited: float, most: float, times: str):
     job = Work("default/job2", "u", {}, service=False)
     assert drain._progress([job], 1, waited, most) == f"waiting for default/job2: {times}"

@@ -48,13 +48,13 @@ WITHOUT = status.Reason("nvml", "NVML: no library")
 ROWS = [row(node, gpu) for node in NODES for gpu in node.gpus]
 
 
-def test_memory_that_is_shared_with_the_host_is_not_zero() -> None:
+def test_memory_that_is_shared_with_the_host_is_not_zero():
     """GB10 has none of its own."""
     cells = dict(zip(COLUMNS, row(NodeUsage("n"), replace(BUSY, memory=None, used=None)), strict=True))
     assert (cells["memory"], cells["used"]) == ("shared with the host", None)
 
 
-def test_processes_outside_kubernetes_are_named_by_their_hosts() -> None:
+def test_processes_outside_kubernetes_are_named_by_their_hosts():
     """Only hosts of nodes on which there are some are asked; a pod's process is the pod's row."""
     users = (
         GpuUser(4242, "python3", gpus=("0000:3b:00.0",)),
@@ -101,7 +101,7 @@ def using(index: str, *uses: tuple[str, int]) -> usage.Gpu:
     return usage.Gpu(f"GPU-{index}", index, "P100", 16 * GIB, users=users)
 
 
-def test_people_read_units_the_first_pods_and_no_uuid(capsys) -> None:
+def test_people_read_units_the_first_pods_and_no_uuid(capsys):
     Human(quiet=False).rows("gpu", COLUMNS, ROWS)
     busy, lost, outside = capsys.readouterr().out.splitlines()[1:]
     assert "H100   615.36.01  31.0 GiB  80.0 GiB  64 %  61 °C  ok" in busy
@@ -111,7 +111,7 @@ def test_people_read_units_the_first_pods_and_no_uuid(capsys) -> None:
     assert not any("GPU-" in line for line in (busy, lost, outside))
 
 
-def test_programs_read_numbers_codes_and_every_pod(capsys) -> None:
+def test_programs_read_numbers_codes_and_every_pod(capsys):
     Lines(quiet=False).rows("gpu", COLUMNS, ROWS)
     busy, lost, _ = map(json.loads, capsys.readouterr().out.splitlines())
     assert (busy["uuid"], busy["used"], busy["util"], busy["temp"]) == ("GPU-a", 31 * GIB, 64, 61)
@@ -120,7 +120,7 @@ def test_programs_read_numbers_codes_and_every_pod(capsys) -> None:
     assert (lost["code"], lost["since"], lost["used"]) == ("xid-79", LOST.since, None)
 
 
-def test_promises_stand_beside_what_the_kubelet_allocated(capsys) -> None:
+def test_promises_stand_beside_what_the_kubelet_allocated(capsys):
     """Where memory is shared; a pod that starts has none yet."""
     rows = [
         row(NodeUsage("n"), using("0", ("a/x", 4)), sharing("0", ("a/x", 4), ("a/late", 5))),
@@ -141,7 +141,7 @@ def test_promises_stand_beside_what_the_kubelet_allocated(capsys) -> None:
 )
 def test_without_the_extender_a_pod_was_promised_what_it_has(
     monkeypatch, share: Share | None, promised: int, noted: list[str]
-) -> None:
+):
     """Nobody notes it there, and nobody misses it."""
     there = node("n", 16)
     there["metadata"]["uid"] = "n"
@@ -161,7 +161,7 @@ def test_without_the_extender_a_pod_was_promised_what_it_has(
     assert scope == "Device plugins report this. `gpunode verify` checks whether new pods get a GPU."
 
 
-def test_a_right_that_is_missing_for_all_nodes_is_named_once(monkeypatch) -> None:
+def test_a_right_that_is_missing_for_all_nodes_is_named_once(monkeypatch):
     api = SimpleNamespace(find=lambda _: ([], ""), served=SimpleNamespace(has=lambda _: False))
     refused = tuple(NodeUsage(name, reason=Problem("forbidden", "this user may not")) for name in "abcd")
     monkeypatch.setattr(overlook.nodes, "connect", lambda _: api)
@@ -181,7 +181,7 @@ def test_a_right_that_is_missing_for_all_nodes_is_named_once(monkeypatch) -> Non
     assert "`gpunode verify --limit e`" in reporter.note.call_args.args[0]
 
 
-def test_a_host_that_was_forgotten_is_neither_unknown_nor_a_failure(monkeypatch) -> None:
+def test_a_host_that_was_forgotten_is_neither_unknown_nor_a_failure(monkeypatch):
     silent = NodeUsage("n1", reason=Problem("no-plugin", "none runs there"))
     host = Host("h1", Ssh("h1"))
     placed = (SimpleNamespace(host=host, node=SimpleNamespace(name="n1")),)
@@ -204,7 +204,7 @@ def test_a_host_that_was_forgotten_is_neither_unknown_nor_a_failure(monkeypatch)
 )
 def test_pods_whose_gpu_is_not_the_promised_one_are_named(
     promised: dict[str, list[tuple[str, int]]], used: dict[str, list[tuple[str, int]]], words: list[str]
-) -> None:
+):
     node = NodeUsage("n", tuple(using(index, *used.get(index, ())) for index in "01"))
     rows = {("n", gpu): sharing(gpu, *uses) for gpu, uses in promised.items()}
     differences = list(find_differences(node, MEM, rows))
@@ -214,7 +214,7 @@ def test_pods_whose_gpu_is_not_the_promised_one_are_named(
         assert "gpunode share fsck" in each
 
 
-def test_the_last_line_counts_gpus_and_what_is_not_known() -> None:
+def test_the_last_line_counts_gpus_and_what_is_not_known():
     numbers = totals(NODES)
     assert numbers == {
         "nodes": 3, "unknown": 1, "gpus": 3, "used": 1, "free": 1, "unseen": 0, "unhealthy": 1,
@@ -231,14 +231,14 @@ def test_the_last_line_counts_gpus_and_what_is_not_known() -> None:
     assert sentence(totals(())) == "No node has GPUs that the cluster knows of."
 
 
-def test_a_gpu_of_which_the_kubelet_says_nothing_is_not_free() -> None:
+def test_a_gpu_of_which_the_kubelet_says_nothing_is_not_free():
     """As kubelets before 1.20."""
     numbers = totals([NodeUsage("n", (BUSY, replace(OUTSIDE, users=None)))])
     assert (numbers["used"], numbers["free"], numbers["unseen"]) == (1, 0, 1)
     assert sentence(numbers) == "2 GPUs on 1 node: 1 in use, 0 free, 1 not reported by the kubelet"
 
 
-def test_what_is_free_of_shared_gpus_is_counted_in_shares() -> None:
+def test_what_is_free_of_shared_gpus_is_counted_in_shares():
     """Every GPU may be in use, and still have room; whole GPUs are counted already, and those of a node that is not known are not."""
     offers = {
         "slices": {"nvidia.com/gpu": "8"},
@@ -274,7 +274,7 @@ def plugin_on_a_node() -> tuple[dict[str, Any], dict[str, Any]]:
     return there, plugin
 
 
-def test_a_plugin_newer_than_this_gpunode_is_not_to_be_replaced() -> None:
+def test_a_plugin_newer_than_this_gpunode_is_not_to_be_replaced():
     """Its page's version says so; `plugin deploy` would bring an older one."""
     there, plugin = plugin_on_a_node()
     plugin["status"]["containerStatuses"] = [{"state": {"running": {}}}]
@@ -288,7 +288,7 @@ def test_a_plugin_newer_than_this_gpunode_is_not_to_be_replaced() -> None:
 
 
 @pytest.mark.parametrize("ready", [False, True])
-def test_a_plugin_that_finds_no_gpu_as_its_container_got_none_leaves_them_unknown(*, ready: bool) -> None:
+def test_a_plugin_that_finds_no_gpu_as_its_container_got_none_leaves_them_unknown(*, ready: bool):
     """Such as without the nvidia runtime. One that is ready has counted: a node of none has none."""
     there, plugin = plugin_on_a_node()
     plugin["status"]["containerStatuses"] = [{"state": {"running": {}}}]
@@ -304,7 +304,7 @@ def test_a_plugin_that_finds_no_gpu_as_its_container_got_none_leaves_them_unknow
     assert totals([state])["unknown"] == int(not ready)
 
 
-def test_a_node_without_the_plugin_is_fixed_by_provision_unless_a_run_has_paused_it() -> None:
+def test_a_node_without_the_plugin_is_fixed_by_provision_unless_a_run_has_paused_it():
     """Its host may lack the driver, too: `plugin deploy` installs none."""
     there, _ = plugin_on_a_node()
     (state,) = of_cluster(mock.Mock(), "gpunode", [there], [])
@@ -316,7 +316,7 @@ def test_a_node_without_the_plugin_is_fixed_by_provision_unless_a_run_has_paused
     assert state.reason.code == "paused"  # a run changes the driver now
 
 
-def test_a_plugin_of_another_namespace_is_named_with_it() -> None:
+def test_a_plugin_of_another_namespace_is_named_with_it():
     """`-n` of another one: nobody should deploy a second plugin beside it."""
     there, plugin = plugin_on_a_node()
     (state,) = of_cluster(mock.Mock(), "typo", [there], [plugin])

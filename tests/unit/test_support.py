@@ -12,12 +12,12 @@ from tests.lab import matrix
 from tests.unit.test_articles import named_in
 
 
-def test_the_document_is_that_of_the_tables() -> None:
+def test_the_document_is_that_of_the_tables():
     """After a change of a table or of the cases: `python -m tests.support`."""
     assert support.PATH.read_text(encoding="utf-8") == support.text()
 
 
-def test_what_was_run_has_a_row_and_its_test_exists() -> None:
+def test_what_was_run_has_a_row_and_its_test_exists():
     """Nothing is called proven that no row names."""
     text = support.text()
     rows = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", text)
@@ -25,7 +25,7 @@ def test_what_was_run_has_a_row_and_its_test_exists() -> None:
     assert all(test in text for _, test in support.RAN.values())
 
 
-def test_a_row_of_the_matrix_has_tests_or_a_reason() -> None:
+def test_a_row_of_the_matrix_has_tests_or_a_reason():
     """Its files are there, and where it names tests, some are called so."""
     parameters = "apt", "dnf"  # ids of test_runfile.py's hosts
     for row in matrix.ROWS:
@@ -34,7 +34,7 @@ def test_a_row_of_the_matrix_has_tests_or_a_reason() -> None:
         assert row.only in ("", *parameters) or any(row.only in name for name in named), row.name
 
 
-def test_results_are_of_rows() -> None:
+def test_results_are_of_rows():
     """One that is renamed is run again."""
     assert set(matrix.results()) <= {row.name for row in matrix.ROWS if row.tests}
 
@@ -58,6 +58,6 @@ RUN = """<testsuites><testsuite>
     ],
     ids=lambda value: value.name if isinstance(value, matrix.Row) else "",
 )
-def test_a_row_has_passed_when_its_own_tests_have(row: matrix.Row, ok: bool, words: str) -> None:
+def test_a_row_has_passed_when_its_own_tests_have(row: matrix.Row, ok: bool, words: str):
     result = matrix.result(row, ElementTree.fromstring(RUN).iter("testcase"), "0123456789")
     assert (result.ok, result.words) == (ok, words)

@@ -80,14 +80,14 @@ OLD = "CUDA error: CUDA driver version is insufficient for CUDA runtime version"
 )  # fmt: skip
 def test_a_placed_pod_has_these_causes(
     status: Object, events: list[Object], log: str, codes: list[str], words: str
-) -> None:
+):
     problems = list(judge_placed({**pod(on="n1"), "status": status}, events, log))
 
     assert [problem.code for problem in problems] == codes
     assert words in " ".join(f"{problem.what} {problem.cause} {problem.fix}" for problem in problems)
 
 
-def test_the_fix_of_an_explained_failure_names_the_pods_node() -> None:
+def test_the_fix_of_an_explained_failure_names_the_pods_node():
     """`gpunode explain` knows no host, so its table has HOST."""
     placed = pod(2)
     placed["spec"]["nodeName"] = "n1"
@@ -111,7 +111,7 @@ RIGHT = "host h1 is right now: module, library"
     ],
     ids=["the host is right by now", "and showed no GPU", "the host is not", "its container starts again", "the driver stays too old for it"],
 )  # fmt: skip
-def test_a_failed_pod_has_to_be_created_again(phase: str, log: str, right: str, words: str) -> None:
+def test_a_failed_pod_has_to_be_created_again(phase: str, log: str, right: str, words: str):
     failed = {**pod(on="n1"), "status": {"phase": phase}}
     failed["metadata"].update(name="p", namespace="default", ownerReferences=[{"kind": "Job"}])
     (problem,) = judge_placed(failed, [], log)
@@ -120,7 +120,7 @@ def test_a_failed_pod_has_to_be_created_again(phase: str, log: str, right: str, 
     assert ("rain" in fix) == (log == MISMATCH and not (right and phase == "Failed"))
 
 
-def test_a_pod_that_asks_for_no_gpu_is_told_so_unless_it_offers_them() -> None:
+def test_a_pod_that_asks_for_no_gpu_is_told_so_unless_it_offers_them():
     running = {**pod(gpus=0, on="n1"), "status": RUNS}
     (problem,) = judge_placed(running, [], "")
     assert problem.code == "asks-none"
@@ -148,7 +148,7 @@ def failed(message: str, name: str = "train-7f9c", reason: str = "FailedCreate")
 )  # fmt: skip
 def test_a_pod_that_could_not_be_created_has_its_controllers_reason(
     name: str, events: list[Object], code: str | None
-) -> None:
+):
     problem = judge_absent(name, events, [pod("a", 4, on="n1")])
 
     assert (problem and problem.code) == code
@@ -156,7 +156,7 @@ def test_a_pod_that_could_not_be_created_has_its_controllers_reason(
         assert problem.cause.splitlines()[-1] == "GPUs of ml: ml/a (4)"
 
 
-def test_a_node_has_each_reason_for_which_it_takes_no_pods() -> None:
+def test_a_node_has_each_reason_for_which_it_takes_no_pods():
     closed = list(why_closed(node("n1", ready=False, taints=[UNVERIFIED], unschedulable=True)))
     assert [problem.code for problem in closed] == ["node-not-ready", "unverified", "cordoned"]
     assert all(problem.fix and problem.subject == "n1" for problem in closed)

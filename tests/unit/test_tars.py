@@ -11,7 +11,7 @@ import pytest
 from gpunode.local import tars
 
 
-def test_links_are_followed_within_the_archive(tmp_path) -> None:
+def test_links_are_followed_within_the_archive(tmp_path):
     """As `docker save` linked equal layers; not in circles, and to nothing outside."""
     out = io.BytesIO()
     with tarfile.open(fileobj=out, mode="w") as made:
@@ -36,7 +36,7 @@ def test_links_are_followed_within_the_archive(tmp_path) -> None:
                     archive.open(name)
 
 
-def test_an_archive_without_all_of_its_headers_is_damaged(tmp_path) -> None:
+def test_an_archive_without_all_of_its_headers_is_damaged(tmp_path):
     """Python's tarfile takes the first that is cut off, or wrong, for the archive's end; a size without end ends in a ValueError."""
     first, second, endless = (tarfile.TarInfo(name) for name in ("first", "second", "endless"))
     endless.pax_headers = {"size": "9" * 30}

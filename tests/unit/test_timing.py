@@ -15,7 +15,7 @@ from gpunode.report.runs import slowest
 from gpunode.report.terminal import Line
 
 
-def test_seconds_are_summed_by_phase_and_those_that_took_none_are_left_out() -> None:
+def test_seconds_are_summed_by_phase_and_those_that_took_none_are_left_out():
     laps = Laps()
     laps.add("packages", 100.0)
     laps.add("packages", 21.0)
@@ -26,23 +26,23 @@ def test_seconds_are_summed_by_phase_and_those_that_took_none_are_left_out() -> 
     assert str(spent) == "packages 121 s, reboots 70 s"
 
 
-def test_a_host_waits_while_others_of_its_batch_are_changed() -> None:
+def test_a_host_waits_while_others_of_its_batch_are_changed():
     outcome = Outcome("a", "changed", spent=Spent({"files": 30.0}))
     spent = batch._sum_up(Member(Host("a", Ssh("a")), outcome), {"pods": 5.0}, 100.0)
     assert spent == {"files": 30.0, "pods": 5.0, "waits": 70.0}
 
 
-def test_every_change_has_a_phase() -> None:
+def test_every_change_has_a_phase():
     assert {kind.__name__ for kind in get_args(Change)} == set(WORK)
 
 
-def test_the_slowest_host_has_a_line() -> None:
+def test_the_slowest_host_has_a_line():
     rows = [("a", 12.2, Spent({"files": 12.2})), ("b", 251.6, Spent({"packages": 121.0, "reboots": 130.6}))]
     assert slowest(rows) == "time of b, the slowest of 2: 4 min 12 s: packages 121 s, reboots 131 s"
     assert slowest(rows[:1]) == "time of a: 12 s: files 12 s"
 
 
-def test_a_line_is_replaced_in_its_place_cut_to_the_terminal_and_taken_away() -> None:
+def test_a_line_is_replaced_in_its_place_cut_to_the_terminal_and_taken_away():
     console = Console(file=io.StringIO(), force_terminal=True, width=40)
     line = Line(console)
     line.clear()

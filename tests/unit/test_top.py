@@ -64,7 +64,7 @@ def text(overview: Overview, view: View | None = None, width: int = 80, height: 
     return [line.plain.rstrip() for line in draw(overview, view or View(), width, height)]
 
 
-def test_a_narrow_screen_of_eight_hosts() -> None:
+def test_a_narrow_screen_of_eight_hosts():
     assert text(fleet(8), width=60, height=14) == [
         " 64 GPUs on 8 nodes",
         " batch 3/8 ███░░░░░░░ 11/32 hosts · 1 failed · about 12 min",
@@ -82,7 +82,7 @@ def test_a_narrow_screen_of_eight_hosts() -> None:
 
 @pytest.mark.parametrize("width", [60, 80, 120])
 @pytest.mark.parametrize("hosts", [1, 8, 60, 1000])
-def test_every_size_shows_failures_first_and_no_line_is_too_wide(hosts: int, width: int) -> None:
+def test_every_size_shows_failures_first_and_no_line_is_too_wide(hosts: int, width: int):
     """Of 1,000 hosts each is one column, where all of them fit the screen."""
     overview = fleet(hosts)
     lines = text(overview, width=width, height=32)
@@ -98,19 +98,19 @@ def test_every_size_shows_failures_first_and_no_line_is_too_wide(hosts: int, wid
 
 
 @pytest.mark.parametrize("width", range(1, 21))
-def test_no_width_is_too_narrow(width: int) -> None:
+def test_no_width_is_too_narrow(width: int):
     lines = text(fleet(8), press(View(), "down", fleet(8), width, 24), width=width)
     assert len(lines) == 24
     assert max(map(cell_len, lines)) <= width
 
 
-def test_a_reason_of_several_lines_is_told_in_one() -> None:
+def test_a_reason_of_several_lines_is_told_in_one():
     cell = HostCell("h", "bad", "refused", "config.toml does not parse\nline 3: not valid TOML", 2, 1, 50)
     shown = text(replace(fleet(1), cells=(cell,)), View("h"), width=99)
     assert [line.count("config.toml does not parse: line 3") for line in shown if "parse" in line] == [1, 1]
 
 
-def test_without_colour_a_screen_says_the_same() -> None:
+def test_without_colour_a_screen_says_the_same():
     """Signs tell states apart, and the chosen host is named below."""
     signs = {line.strip()[:1] for line in text(fleet(8))[3:7]}
     assert signs == {"✗", "?", "▶", "✓"}
@@ -127,7 +127,7 @@ def test_without_colour_a_screen_says_the_same() -> None:
         (RunLine("4f1c", "cut off", 1, 0, 1, 0), "run cut off TIME: 0 of 1 host done · 1 failed · `gpunode resume` continues"),
     ],
 )  # fmt: skip
-def test_the_line_of_a_run(run: RunLine, line: str) -> None:
+def test_the_line_of_a_run(run: RunLine, line: str):
     shown = text(fleet(1, run), width=99)[1].strip()
     assert re.sub(r"\d{4}-\d\d-\d\d \d\d:\d\d", "TIME", shown) == line
 
@@ -163,7 +163,7 @@ NODE = NodeUsage("h", (USED, CORDONED))
         (NodeUsage("h", reason=Problem("no-node", "")), "finished", False, HostCell("h", "absent", "no node")),
     ],
 )  # fmt: skip
-def test_a_hosts_cell(usage: NodeUsage, state: State | None, running: bool, cell: HostCell) -> None:
+def test_a_hosts_cell(usage: NodeUsage, state: State | None, running: bool, cell: HostCell):
     assert make_cell("h", usage, Progress(state, 0, "why") if state else None, running=running) == cell
 
 
@@ -182,14 +182,14 @@ def test_a_hosts_cell(usage: NodeUsage, state: State | None, running: bool, cell
         ("/ x enter escape page-down", "h100-0004", ""),
     ],
 )
-def test_keys_choose_and_filter(pressed: str, selected: str, filtered: str) -> None:
+def test_keys_choose_and_filter(pressed: str, selected: str, filtered: str):
     view, overview = View(), fleet(8)
     for key in pressed.split():
         view = press(view, key.replace("-", " "), overview, 60, 14)
     assert (view.selected or selected, view.filter, view.typing) == (selected, filtered, False)
 
 
-def test_failures_stay_on_the_screen_while_other_hosts_are_paged() -> None:
+def test_failures_stay_on_the_screen_while_other_hosts_are_paged():
     overview = fleet(1000)
     pages = [text(overview, View(name), 60, 20) for name in ("h100-0001", "h100-1000")]
     assert [line for line in pages[0] if "✗ h" in line] == [line for line in pages[1] if "✗ h" in line] != []
@@ -200,7 +200,7 @@ def test_failures_stay_on_the_screen_while_other_hosts_are_paged() -> None:
     assert hidden + shown == 1000
 
 
-def test_what_a_filter_lets_through_is_all_that_is_shown() -> None:
+def test_what_a_filter_lets_through_is_all_that_is_shown():
     lines = text(fleet(1000), View(filter="fallen off"), height=20)
     assert [line[3:12] for line in lines[3:8]] == [f"h100-{n:04}" for n in (3, 103, 203, 303, 403)]
     assert "h100-0005" not in "".join(lines)
@@ -210,7 +210,7 @@ def test_what_a_filter_lets_through_is_all_that_is_shown() -> None:
     assert " no host has `zz`" in text(fleet(8), View(filter="zz"))
 
 
-def test_keys_of_a_terminal() -> None:
+def test_keys_of_a_terminal():
     assert keys(b"\x1b[A\x1bOB\x1b[6~q\x1b") == ["up", "down", "page down", "q", "escape"]
     assert keys(b"/\xc3\xa4\r\x03") == ["/", "ä", "enter", "interrupt"]
     assert keys(b"") == ["interrupt"]  # the terminal is gone
@@ -228,7 +228,7 @@ def test_keys_of_a_terminal() -> None:
         ("d", ALONE, "A plan needs an inventory."),
     ],
 )
-def test_a_key_shows_a_command_that_users_can_repeat(key: str, options: dict[str, Any], line: str) -> None:
+def test_a_key_shows_a_command_that_users_can_repeat(key: str, options: dict[str, Any], line: str):
     """Without an inventory, those for which a kubeconfig is enough."""
     common = InCluster(**{"inventory": Path("i.yaml"), "origin": "COMMANDLINE", **options})
     seen = Overview(run=RunLine("4f1c", "ended", 1, 1, 0, 0))
@@ -242,7 +242,7 @@ def under_way(tmp_path, monkeypatch) -> Record:
     return Record.begin(tmp_path / "inventory.yaml", ["a", "b"], RunOptions())
 
 
-def test_a_run_is_running_as_long_as_its_process_lives(under_way: Record) -> None:
+def test_a_run_is_running_as_long_as_its_process_lives(under_way: Record):
     """Its record is locked; a killed process, as here one that forgets it, holds no lock."""
     under_way.batch(1, 2, 60.4)
     run = read(under_way.path)
@@ -258,7 +258,7 @@ def test_a_run_is_running_as_long_as_its_process_lives(under_way: Record) -> Non
     assert not is_running(read(under_way.path))
 
 
-def test_a_record_without_its_process_is_of_no_running_run(tmp_path) -> None:
+def test_a_record_without_its_process_is_of_no_running_run(tmp_path):
     path = tmp_path / "r.jsonl"
     path.write_text(json.dumps({"format": record.FORMAT, "hosts": ["a"], "inventory": "i"}) + "\n")
     run = read(path)
@@ -267,7 +267,7 @@ def test_a_record_without_its_process_is_of_no_running_run(tmp_path) -> None:
     assert str(history._result(run)) == "1 waiting; it was cut off"
 
 
-def test_a_damaged_record_hides_no_figures(under_way: Record, tmp_path) -> None:
+def test_a_damaged_record_hides_no_figures(under_way: Record, tmp_path):
     under_way.path.write_text(under_way.path.read_text().replace('"format": 1', '"format": 99'))
     session = SimpleNamespace(
         inventory=SimpleNamespace(path=str(tmp_path / "inventory.yaml")), hosts=[SimpleNamespace(name="h")]
@@ -277,7 +277,7 @@ def test_a_damaged_record_hides_no_figures(under_way: Record, tmp_path) -> None:
     assert "a record of format 99" in seen.error
 
 
-def test_a_pause_is_asked_for_and_taken_back(under_way: Record) -> None:
+def test_a_pause_is_asked_for_and_taken_back(under_way: Record):
     inventory = Path(read(under_way.path).inventory)
     assert "after this batch" in toggle_pause(inventory)
     assert under_way.paused
@@ -290,7 +290,7 @@ def test_a_pause_is_asked_for_and_taken_back(under_way: Record) -> None:
     assert toggle_pause(None) == toggle_pause(inventory) == "No run is under way."
 
 
-def test_a_forget_is_paused_too_and_continued_by_its_own_command(under_way: Record, tmp_path) -> None:
+def test_a_forget_is_paused_too_and_continued_by_its_own_command(under_way: Record, tmp_path):
     forget = Record.begin(tmp_path / "inventory.yaml", ["a", "b"], RunOptions(command="forget"))
     assert (
         toggle_pause(tmp_path / "inventory.yaml")
@@ -302,7 +302,7 @@ def test_a_forget_is_paused_too_and_continued_by_its_own_command(under_way: Reco
     assert under_way.paused, "the run beside it goes on"
 
 
-def test_a_run_is_paused_from_any_terminal(under_way: Record) -> None:
+def test_a_run_is_paused_from_any_terminal(under_way: Record):
     inventory = Path(read(under_way.path).inventory)
     inventory.touch()  # what it has is not read: it may be edited meanwhile
     under_way.batch(1, 2, 60)
@@ -317,7 +317,7 @@ def test_a_run_is_paused_from_any_terminal(under_way: Record) -> None:
     assert not under_way.paused
 
 
-def test_a_pause_without_a_run_names_what_there_is(under_way: Record, tmp_path) -> None:
+def test_a_pause_without_a_run_names_what_there_is(under_way: Record, tmp_path):
     other, mine = tmp_path / "other.yaml", tmp_path / "inventory.yaml"
     other.touch()
     with pytest.raises(UsageError, match=r"no run of .*other.yaml is under way on this machine") as caught:
@@ -333,7 +333,7 @@ def test_a_pause_without_a_run_names_what_there_is(under_way: Record, tmp_path) 
 
 
 @pytest.mark.parametrize(("batch", "shown"), [(2, "pausing after this batch"), (3, "about 1 min left")])
-def test_only_a_batch_before_the_last_one_is_followed_by_a_pause(batch: int, shown: str) -> None:
+def test_only_a_batch_before_the_last_one_is_followed_by_a_pause(batch: int, shown: str):
     run = RunLine("4f1c", "pausing", 3, 2, 0, 0, batch, 3, 60.0)
     assert shown in text(fleet(8, run))[1]
 
@@ -374,7 +374,7 @@ def show(tmp_path, *, fail: bool = False) -> terminal.Started:
 )
 def test_a_real_terminal_shows_it_takes_keys_and_is_left_as_it_was(
     tmp_path, leave: Callable[[terminal.Terminal], None]
-) -> None:
+):
     with show(tmp_path) as shown:
         shown.wait_for("1 GPU on 1 node")
         assert shown.raw
@@ -395,7 +395,7 @@ def test_a_real_terminal_shows_it_takes_keys_and_is_left_as_it_was(
         assert shown.text.endswith("the end\r\n")
 
 
-def test_the_terminal_is_restored_after_a_bug(tmp_path) -> None:
+def test_the_terminal_is_restored_after_a_bug(tmp_path):
     with show(tmp_path, fail=True) as shown:
         assert shown.wait() == 1
         assert shown.restored

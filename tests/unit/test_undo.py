@@ -143,13 +143,11 @@ FILES: list[tuple[list[Entry], dict[str, str | None], list[Change], list[Left]]]
 
 
 @pytest.mark.parametrize(("entries", "seen", "changes", "left"), FILES)
-def test_files(
-    entries: list[Entry], seen: dict[str, str | None], changes: list[Change], left: list[Left]
-) -> None:
+def test_files(entries: list[Entry], seen: dict[str, str | None], changes: list[Change], left: list[Left]):
     assert undo.plan(entries, "r1", facts(seen)) == (tuple(changes), tuple(left))
 
 
-def test_the_oldest_entry_of_a_file_is_its_original() -> None:
+def test_the_oldest_entry_of_a_file_is_its_original():
     entries = [file("/a", "1", "2", run=""), file("/a", "2", "3"), file("/b", None, "1")]
     assert undo.originals(entries) == {"/a": entries[0], "/b": entries[2]}
 
@@ -498,7 +496,7 @@ SOFTWARE = [
 @pytest.mark.parametrize(("entries", "seen", "changes", "left"), SOFTWARE)
 def test_packages_modules_and_units(
     entries: Sequence[Entry], seen: Facts, changes: Sequence[Change], left: Sequence[Left]
-) -> None:
+):
     assert undo.plan(entries, "r1", seen) == (tuple(changes), tuple(left))
 
 
@@ -519,7 +517,7 @@ SINCE_R1: list[tuple[list[tuple[str, str, str | None, str | None]], str]] = [
 @pytest.mark.parametrize(("since", "kept"), SINCE_R1)
 def test_a_package_that_later_runs_changed_and_their_undos_restored_is_the_runs(
     since: list[tuple[str, str, str | None, str | None]], kept: str
-) -> None:
+):
     later = [changed(run=run, undoes=undoes, packages={"a": (was, now)}) for run, undoes, was, now in since]
     planned = undo.plan([changed(packages={"a": (None, "2")}), *later], "r1", there(a="2"))
     taken = removed("a")
@@ -530,12 +528,12 @@ def test_a_package_that_later_runs_changed_and_their_undos_restored_is_the_runs(
     ("unit", "ends"),
     [(FABRIC, True), (DOCKER, True), ("gpunode-cdi.service", False), ("gpunode-mig.service", False)],
 )
-def test_a_unit_that_is_stopped_interrupts_as_one_that_is_restarted(unit: str, *, ends: bool) -> None:
+def test_a_unit_that_is_stopped_interrupts_as_one_that_is_restarted(unit: str, *, ends: bool):
     stops = impact.disturbance_of([Service(unit, WHY, disable=True)])
     assert (stops.restarts, stops.ends_gpu_work) == (((unit,), True) if ends else ((), False))
 
 
-def test_the_plugin_leaves_before_the_toolkit_is_removed() -> None:
+def test_the_plugin_leaves_before_the_toolkit_is_removed():
     """As before a change of the driver: work is waited for, too."""
     outcome = undo.plan_host(
         cases.host("gpu-1"),
@@ -548,7 +546,7 @@ def test_the_plugin_leaves_before_the_toolkit_is_removed() -> None:
 
 
 @pytest.mark.parametrize(("work", "ends"), [("wait", ("7",)), ("drain", ("7",)), ("kill", None)])
-def test_a_reboot_ends_no_newer_work_unless_work_is_to_be_killed(work: Any, ends: Any) -> None:
+def test_a_reboot_ends_no_newer_work_unless_work_is_to_be_killed(work: Any, ends: Any):
     journal = [changed(packages={DRIVER: (None, "2")}), changed("kernel_module")]
     seen = there(("nvidia",), (USER,), libnvidia_ml1="2")
     host = replace(cases.host("gpu-1"), work=work)
@@ -560,13 +558,13 @@ def test_a_reboot_ends_no_newer_work_unless_work_is_to_be_killed(work: Any, ends
         assert [change.ends for change in outcome.plan.changes if isinstance(change, Reboot)] == [ends]
 
 
-def test_a_file_goes_with_the_packages_that_the_run_brought() -> None:
+def test_a_file_goes_with_the_packages_that_the_run_brought():
     """It is not taken for one that a user removed: an undo that is run again would name it."""
     entries = [changed(packages={"a": (None, "1")}), file("/etc/a.conf", "1", "2")]
     assert undo.plan(entries, "r1", facts({"/etc/a.conf": None})) == ((), ())
 
 
-def test_a_version_is_not_missed_while_its_repository_is_to_come_back() -> None:
+def test_a_version_is_not_missed_while_its_repository_is_to_come_back():
     entries = [
         changed(packages={"a": ("1", None)}, unavailable=("a",)),
         file("/etc/apt/sources.list.d/gpunode.sources", "x", None),
@@ -586,16 +584,14 @@ def test_a_version_is_not_missed_while_its_repository_is_to_come_back() -> None:
         ((Entry("b", "r2", path="/etc/b", undoes="r1"),), "by hand", False),  # an undo that is run again
     ],
 )
-def test_a_host_of_which_an_undo_can_put_nothing_back_is_named(
-    more: tuple[Entry, ...], now: str, kept: bool
-) -> None:
+def test_a_host_of_which_an_undo_can_put_nothing_back_is_named(more: tuple[Entry, ...], now: str, kept: bool):
     outcome = undo.plan_host(
         cases.host("gpu-1"), [file("/etc/a", "1", "2"), *more], "r1", facts({"/etc/a": now})
     )
     assert outcome.kept == kept
 
 
-def test_packages_that_gpunode_brought_are_those_that_no_run_has_seen_before() -> None:
+def test_packages_that_gpunode_brought_are_those_that_no_run_has_seen_before():
     first = changed(run="", packages={"a": (None, "1"), "b": ("1", "2"), "c": (None, "1")})
     entries = [first, changed(packages={"a": ("1", "3"), "c": ("1", None)})]
     assert undo.brought(entries) == {"a": "3"}
@@ -604,7 +600,7 @@ def test_packages_that_gpunode_brought_are_those_that_no_run_has_seen_before() -
 @pytest.mark.parametrize(("mode", "reload"), [("wait", True), ("kill", False)])
 def test_a_reboot_of_an_undo_only_for_users_that_make_way_is_shown_as_a_reload(
     mode: Literal["wait", "kill"], reload: bool
-) -> None:
+):
     """Of a forget, too: both have planners of their own, and no desired state."""
     host, journal = replace(cases.host("gpu-1"), work=mode), [changed(packages={DRIVER: (None, "580")})]
     seen = there(("nvidia",), (USER,), libnvidia_ml1="580")

@@ -35,7 +35,7 @@ def causes(over: dict[str, Any], target: int) -> str:
     return "\n".join(finding.what for finding in upgrade.lint(HOST, cases.facts(MODERN, over), target))
 
 
-def test_a_flag_that_is_gone_is_found() -> None:
+def test_a_flag_that_is_gone_is_found():
     """From the minor that does not know it, with a value or without."""
     for name, (gone, _) in upgrade.removals()["kubelet_flags"].items():
         for words in (f"--{name}=x", f"--{name}"):
@@ -43,7 +43,7 @@ def test_a_flag_that_is_gone_is_found() -> None:
             assert f"--{name} " not in causes(arguments(words), gone - 1)
 
 
-def test_a_gate_that_is_gone_is_found() -> None:
+def test_a_gate_that_is_gone_is_found():
     """Of the removed ones: from the last minor that documents it, whatever it is set to."""
     for name, last in upgrade.removals()["last_documented"].items():
         for state in ("true", "false"):
@@ -61,7 +61,7 @@ def test_a_gate_that_is_gone_is_found() -> None:
         ("DevicePlugins=true", 28, True),  # gone
     ],
 )
-def test_a_gate_that_gpunode_manages_is_found(gate: str, minor: int, reported: bool) -> None:
+def test_a_gate_that_gpunode_manages_is_found(gate: str, minor: int, reported: bool):
     """Gone, or locked and set to false."""
     assert ("DevicePlugins" in causes(arguments(f"--feature-gates={gate}"), minor)) == reported
 
@@ -70,14 +70,14 @@ def scheduler(words: str) -> str:
     return f"kind: Pod\nspec:\n  containers:\n  - command: [kube-scheduler, {words}]\n"
 
 
-def test_a_scheduling_policy_is_found() -> None:
+def test_a_scheduling_policy_is_found():
     for name, gone in upgrade.removals()["scheduler_flags"].items():
         over = {"files": {MANIFEST: scheduler(f"--{name}=x")}, **OLD}
         assert f"--{name} in {MANIFEST}" in causes(over, gone)
         assert name not in causes(over, gone - 1)
 
 
-def test_a_schedulers_configuration_of_an_old_version_is_found() -> None:
+def test_a_schedulers_configuration_of_an_old_version_is_found():
     for version, gone in upgrade.removals()["scheduler_config"].items():
         over = {"files": {"/etc/kubernetes/scheduler-config.yaml": f"apiVersion: {version}\n"}, **OLD}
         assert f"has apiVersion {version}" in causes(over, gone)
@@ -85,7 +85,7 @@ def test_a_schedulers_configuration_of_an_old_version_is_found() -> None:
 
 
 @tables.rows("upgrades")
-def test_what_an_upgrade_breaks(base: str, over: dict[str, Any], target: int, codes: list[str]) -> None:
+def test_what_an_upgrade_breaks(base: str, over: dict[str, Any], target: int, codes: list[str]):
     assert breaks(base, over, target) == codes
 
 
@@ -93,9 +93,7 @@ ARGS = "/var/snap/microk8s/current/args/"
 
 
 @tables.rows("microk8s-upgrades")
-def test_a_node_of_microk8s_is_judged_by_its_files_of_arguments(
-    files: dict[str, str], codes: list[str]
-) -> None:
+def test_a_node_of_microk8s_is_judged_by_its_files_of_arguments(files: dict[str, str], codes: list[str]):
     """Of kubelet and control plane; its containerd is the snap's own."""
     over = {
         "files": {f"{ARGS}{name}": text for name, text in files.items()},
@@ -135,14 +133,14 @@ def microshift(**files: str) -> dict[str, Any]:
 @tables.rows("distributions")
 def test_nodes_of_distributions_are_judged_by_what_their_users_pass(
     over: dict[str, Any], codes: list[str], words: str
-) -> None:
+):
     """Each in its own way; what a release of theirs sets itself is its own."""
     made = upgrade.lint(HOST, cases.facts("k3s", over), 37)
     assert [problem.code for problem in made] == codes
     assert all(words in finding.what for finding in made)
 
 
-def test_a_cgroup_is_allowed_where_the_distribution_reads_it() -> None:
+def test_a_cgroup_is_allowed_where_the_distribution_reads_it():
     """No file of kubeadm's."""
     for over, where in (
         ({}, "a file in /var/lib/rancher/k3s/agent/etc/kubelet.conf.d"),
@@ -153,7 +151,7 @@ def test_a_cgroup_is_allowed_where_the_distribution_reads_it() -> None:
         assert f"set `failCgroupV1: false` in {where}." in made.fix
 
 
-def test_a_gate_of_the_inventory_is_found() -> None:
+def test_a_gate_of_the_inventory_is_found():
     """It would be written into the upgraded kubelet's files."""
     running = {"kubelet": {"version": "1.26.1"}}
     assert breaks(MODERN, running, 28, feature_gates={"DevicePlugins": True}) == ["gate"]

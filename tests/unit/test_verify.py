@@ -42,7 +42,7 @@ def first(host: Host, seen: Facts) -> Verdict:
     return next(link for link in judge_host(outcome) if link.status == "broken")
 
 
-def test_every_link_of_a_right_host_holds() -> None:
+def test_every_link_of_a_right_host_holds():
     host, seen = cases.right()
     wish = decide(host, seen, None)
     outcome = Outcome(host.name, "right", seen, wish, pipeline.plan(host, seen, wish))
@@ -72,7 +72,7 @@ def test_every_link_of_a_right_host_holds() -> None:
 )
 def test_gpus_are_those_that_the_inventory_expects(
     expected: ExpectedGpus, devices: tuple[str, ...], what: str, code: str
-) -> None:
+):
     """By number and model; else the bus is the broken link, and says what is on it."""
     host, seen = cases.right()
     bus = [{"address": f"0000:{n:02x}:00.0", "device": device} for n, device in enumerate(devices)]
@@ -85,7 +85,7 @@ def test_gpus_are_those_that_the_inventory_expects(
 
 
 @pytest.mark.parametrize("owner", ["vfio-pci", "nvgrace_gpu_vfio_pci", "pci-stub"])
-def test_a_gpu_for_a_virtual_machine_breaks_nothing_of_the_others(owner: str) -> None:
+def test_a_gpu_for_a_virtual_machine_breaks_nothing_of_the_others(owner: str):
     """The plan is for those that NVIDIA's driver is for; so is the chain."""
     host, seen = cases.right()
     beside = [
@@ -102,7 +102,7 @@ def test_a_gpu_for_a_virtual_machine_breaks_nothing_of_the_others(owner: str) ->
 @tables.rows("fixes")
 def test_the_fix_is_provision_only_where_it_would_change_something(
     then: dict[str, Any], layer: str, fix: str
-) -> None:
+):
     """What no plan mends has a fix that a user can do."""
     link = broken(then)
     assert link.layer == layer
@@ -123,7 +123,7 @@ def test_the_fix_is_provision_only_where_it_would_change_something(
         ({"gpus": []}, "0 of 1 GPUs answer; missing: 0000:19:00.0", "gpus-missing"),
     ],
 )
-def test_an_nvidia_smi_that_does_not_list_all_gpus_breaks_nvml(seen: dict, text: str, code: str) -> None:
+def test_an_nvidia_smi_that_does_not_list_all_gpus_breaks_nvml(seen: dict, text: str, code: str):
     """A code tells missing GPUs from what else breaks it."""
     problem = broken(seen).problem
     assert problem
@@ -133,7 +133,7 @@ def test_an_nvidia_smi_that_does_not_list_all_gpus_breaks_nvml(seen: dict, text:
 @pytest.mark.parametrize(
     "words", [("kubelet", "--hostname-override=Rack7-N3"), ("k3s", "agent", "--node-name", "rack7-n3")]
 )
-def test_a_lost_gpus_commands_name_the_node_not_the_host(words: tuple[str, ...]) -> None:
+def test_a_lost_gpus_commands_name_the_node_not_the_host(words: tuple[str, ...]):
     host, seen = cases.right()
     assert seen.kubelet
     kubelet = replace(seen.kubelet, arguments=words)
@@ -150,7 +150,7 @@ def test_a_lost_gpus_commands_name_the_node_not_the_host(words: tuple[str, ...])
     assert "kubectl drain n8 " in judge_nvml(outcome, seen).fix
 
 
-def test_a_fabric_manager_that_does_not_run_breaks_nvml() -> None:
+def test_a_fabric_manager_that_does_not_run_breaks_nvml():
     """nvidia-smi answers on such a host, CUDA does not: error 802."""
     switch = {"address": "0000:05:00.0", "device": "22a3", "cls": "068000"}
     gpu = {"address": "0000:19:00.0", "device": "2330", "driver": "nvidia"}
@@ -185,9 +185,7 @@ CDI_MODE = {"/etc/nvidia-container-runtime/config.toml": '[nvidia-container-runt
         ("595.91.07\n# /dev/nvidiactl", "/run/cdi/nvidia.yaml does not have /dev/nvidia-uvm"),
     ],
 )
-def test_a_specification_that_is_missing_old_or_incomplete_breaks_the_toolkit(
-    spec: str | None, cause: str
-) -> None:
+def test_a_specification_that_is_missing_old_or_incomplete_breaks_the_toolkit(spec: str | None, cause: str):
     """Its fix is a plan that has it written again."""
     text = f"kind: nvidia.com/gpu\ndevices:\n- name: GPU-0\n# /usr/lib/libcuda.so.{spec}\n" if spec else False
     units = {
@@ -201,7 +199,7 @@ def test_a_specification_that_is_missing_old_or_incomplete_breaks_the_toolkit(
     assert "enable and restart nvidia-cdi-refresh" in link.fix
 
 
-def test_a_device_without_its_link_breaks_the_runtime() -> None:
+def test_a_device_without_its_link_breaks_the_runtime():
     """Where the runc below loses such devices: containers work until the next daemon-reload."""
     host, seen = cases.right()
     seen = cases.overlaid(
@@ -215,7 +213,7 @@ def test_a_device_without_its_link_breaks_the_runtime() -> None:
     assert PROVISION in link.fix
 
 
-def test_a_hook_that_runc_does_not_know_of_is_said_beside_a_runtime_that_works() -> None:
+def test_a_hook_that_runc_does_not_know_of_is_said_beside_a_runtime_that_works():
     """Nothing is broken yet; what prevents it is the user's choice."""
     host = cases.host("modern", {"toolkit": "1.17.8"})
     _, seen = cases.right()
@@ -225,7 +223,7 @@ def test_a_hook_that_runc_does_not_know_of_is_said_beside_a_runtime_that_works()
     assert "NVIDIA's toolkit is 1.17.8: its hook" in link.cause
 
 
-def test_a_missing_toolkit_is_explained_by_the_toolkit_not_by_what_apt_must_read_for_it() -> None:
+def test_a_missing_toolkit_is_explained_by_the_toolkit_not_by_what_apt_must_read_for_it():
     link = broken({"packages": {"nvidia-container-toolkit": "gone"}})
     assert link.cause == "nvidia-container-toolkit is not installed"
     assert "install nvidia-container-toolkit" in link.fix
@@ -234,7 +232,7 @@ def test_a_missing_toolkit_is_explained_by_the_toolkit_not_by_what_apt_must_read
 @tables.rows("runtime-files-that-do-not-parse")
 def test_a_file_that_does_not_parse_breaks_the_runtime_that_reads_it(
     base: str, path: str, text: str, cause: str
-) -> None:
+):
     """By its name; where and why is the cause."""
     host, seen = cases.right(base)
     link = first(host, cases.overlaid(seen, {"files": {path: text}}))
@@ -244,7 +242,7 @@ def test_a_file_that_does_not_parse_breaks_the_runtime_that_reads_it(
     assert "by hand" in link.fix
 
 
-def test_a_refusal_is_no_cause_of_another_link() -> None:
+def test_a_refusal_is_no_cause_of_another_link():
     """Yet it is to be mended first: until then provision changes nothing."""
     host, seen = cases.right()
     file = {"/etc/containerd/config.toml": "version = 3\nroot = '/var\n"}
@@ -254,14 +252,14 @@ def test_a_refusal_is_no_cause_of_another_link() -> None:
     assert "TOML" in link.fix
 
 
-def test_what_could_not_be_read_is_the_answers_fault_not_the_hosts() -> None:
+def test_what_could_not_be_read_is_the_answers_fault_not_the_hosts():
     host, seen = cases.right()
     link = first(host, replace(seen, errors={"packages": "dpkg-query: not found"}))
     assert (link.layer, link.cause) == ("ssh", "packages: dpkg-query: not found")
 
 
 @pytest.mark.parametrize("refused", [True, False], ids=["sudo refuses", "sudo: false"])
-def test_what_a_user_may_not_read_is_not_judged(*, refused: bool) -> None:
+def test_what_a_user_may_not_read_is_not_judged(*, refused: bool):
     host, seen = cases.right()
     outcome = converge.plan_host(host, replace(seen, errors={"root": "the agent runs as user 1000"}), None)
     if refused:
@@ -284,7 +282,7 @@ def test_what_a_user_may_not_read_is_not_judged(*, refused: bool) -> None:
         ([SudoRefused("a", "sudo needs a password"), AgentFailed("b", "killed")], 1),
     ],
 )
-def test_a_missing_right_ends_every_command_alike(monkeypatch, problems: list[HostError], code: int) -> None:
+def test_a_missing_right_ends_every_command_alike(monkeypatch, problems: list[HostError], code: int):
     monkeypatch.setattr(verify.nodes, "check_kubeconfig", mock.Mock())
     host, _ = cases.right()
     members = tuple(Member(replace(host, name=each.host), outcome=failure(each)) for each in problems)
@@ -293,7 +291,7 @@ def test_a_missing_right_ends_every_command_alike(monkeypatch, problems: list[Ho
     assert (verify.verify(session, run=False), exit_codes.worst(members)) == (code, code)
 
 
-def test_a_right_that_is_lost_in_the_middle_of_changes_is_a_failure() -> None:
+def test_a_right_that_is_lost_in_the_middle_of_changes_is_a_failure():
     outcome = replace(failure(SudoRefused("a", "sudo needs a password")), applied=(Reboot("why"),))
     assert exit_codes.worst((Member(cases.host("a"), outcome),)) == 1
 
@@ -313,7 +311,7 @@ def test_a_right_that_is_lost_in_the_middle_of_changes_is_a_failure() -> None:
 )
 def test_a_runtimes_cause_is_what_its_file_lacks_and_its_fix_what_is_done_about_it(
     base: str, path: str, old: str, new: str, cause: str
-) -> None:
+):
     host, seen = cases.right(base)
     text = seen.files[path].content or ""
     assert old in text
@@ -329,7 +327,7 @@ def test_a_runtimes_cause_is_what_its_file_lacks_and_its_fix_what_is_done_about_
         ("nvidia", "runsc", "does not hold the nvidia runtime"),
     ],
 )
-def test_containerds_cause_is_what_its_file_lacks(old: str, new: str, cause: str) -> None:
+def test_containerds_cause_is_what_its_file_lacks(old: str, new: str, cause: str):
     host, seen = cases.right()
     path = "/etc/containerd/config.toml"
     text = seen.files[path].content or ""
@@ -340,7 +338,7 @@ def test_containerds_cause_is_what_its_file_lacks(old: str, new: str, cause: str
     assert (link.layer, link.cause) == ("runtime", f"{path} {cause}")
 
 
-def test_a_module_beside_nvidia_that_is_not_loaded_breaks_the_module() -> None:
+def test_a_module_beside_nvidia_that_is_not_loaded_breaks_the_module():
     link = broken({"modules": {"nvidia_uvm": "gone"}})
     assert link.layer == "module"
     assert link.cause.startswith("nvidia_uvm is not loaded")
@@ -349,7 +347,7 @@ def test_a_module_beside_nvidia_that_is_not_loaded_breaks_the_module() -> None:
 @tables.rows("next-kernels")
 def test_a_kernel_that_boots_next_without_a_module_is_named_at_the_module(
     then: Mapping[str, Any], status: str, cause: str
-) -> None:
+):
     """Broken where the plan gives it one; else the GPUs work until then, and a user has to act."""
     host, seen = cases.right()
     outcome = converge.plan_host(host, cases.overlaid(seen, then), None)
@@ -359,7 +357,7 @@ def test_a_kernel_that_boots_next_without_a_module_is_named_at_the_module(
     assert bool(link.cause) == bool(link.fix) == bool(cause)
 
 
-def test_a_library_that_is_in_the_operators_driver_container_alone_is_named() -> None:
+def test_a_library_that_is_in_the_operators_driver_container_alone_is_named():
     """Where the driver is left to its owner; else the host is refused."""
     seen = cases.facts(
         "modern",
@@ -373,7 +371,7 @@ def test_a_library_that_is_in_the_operators_driver_container_alone_is_named() ->
     )
 
 
-def test_nova_is_named_with_what_the_kernel_logs_and_provision_as_the_fix() -> None:
+def test_nova_is_named_with_what_the_kernel_logs_and_provision_as_the_fix():
     """sysfs has the PCI driver's name, which is not the module's."""
     link = broken(
         {
@@ -387,7 +385,7 @@ def test_nova_is_named_with_what_the_kernel_logs_and_provision_as_the_fix() -> N
 
 
 @pytest.mark.parametrize("broken", [{}, {"smi_error": "no answer", "gpus": []}], ids=["works", "broken"])
-def test_another_driver_than_the_loaded_one_is_a_pending_change(broken: dict[str, Any]) -> None:
+def test_another_driver_than_the_loaded_one_is_a_pending_change(broken: dict[str, Any]):
     """The chain is judged to its end: what is broken is named, and what works is called no less."""
     run = {"version": "580.178.04", "url": "https://mirror.example/d.run"}
     host = cases.host("modern", {"run": run})
@@ -406,12 +404,12 @@ def test_another_driver_than_the_loaded_one_is_a_pending_change(broken: dict[str
     assert ("NVML" in [link.layer for link in chain if link.status == "broken"]) == bool(broken)
 
 
-def test_a_runtime_that_failed_has_failed() -> None:
+def test_a_runtime_that_failed_has_failed():
     link = broken({"units": {"containerd.service": {"active": "failed", "sub": "failed"}}})
     assert link.text == "containerd has failed"
 
 
-def test_a_gate_that_keeps_k3s_from_starting_is_the_cause_and_provision_the_fix() -> None:
+def test_a_gate_that_keeps_k3s_from_starting_is_the_cause_and_provision_the_fix():
     """Its one unit is the runtime's and the kubelet's; the plan restarts it after the files of both."""
     host, seen = cases.right("k3s")
     gate = "kubelet-arg+:\n  - feature-gates=DevicePlugins=true\n"
@@ -424,7 +422,7 @@ def test_a_gate_that_keeps_k3s_from_starting_is_the_cause_and_provision_the_fix(
     assert link.fix.startswith("gpunode provision --limit k3s")
 
 
-def test_an_image_that_is_not_on_the_node_is_said_to_be_so() -> None:
+def test_an_image_that_is_not_on_the_node_is_said_to_be_so():
     host, seen = cases.right()
     wished = PluginImage("plugin:1", "plugin.tar", "sha256:1")
     wish = decide(host, seen, wished)
@@ -434,7 +432,7 @@ def test_an_image_that_is_not_on_the_node_is_said_to_be_so() -> None:
     assert link.fix.endswith("it will load image plugin:1 into containerd")
 
 
-def test_an_unhealthy_gpu_breaks_the_capacity_not_the_plugin() -> None:
+def test_an_unhealthy_gpu_breaks_the_capacity_not_the_plugin():
     """The plugin runs and says so; it is the GPU that wants mending, which provision cannot."""
     counts = {"capacity": {"nvidia.com/gpu": "2"}, "allocatable": {"nvidia.com/gpu": "1"}}
     node = parse({"metadata": {"name": "a", "uid": "u"}, "status": counts})
@@ -456,14 +454,14 @@ def test_an_unhealthy_gpu_breaks_the_capacity_not_the_plugin() -> None:
         ("of no table", "gpu-requires-reset"),
     ],
 )
-def test_a_gpu_is_repaired_as_explain_has_it(code: str, text: str) -> None:
+def test_a_gpu_is_repaired_as_explain_has_it(code: str, text: str):
     meaning = explain(text)
     assert meaning is not None
     assert repair("n", code).startswith(meaning.next)
     assert meaning.alternative is None or repair("n", code).endswith(meaning.alternative.next)
 
 
-def test_a_kubelet_that_says_the_same_at_every_start_is_quoted_once() -> None:
+def test_a_kubelet_that_says_the_same_at_every_start_is_quoted_once():
     """Without klog's prefix, whose time differs."""
     words = '"command failed" err="unrecognized feature gate: DevicePlugins"'
     journal = [f"E1121 03:00:0{second}.689499     423 run.go:72] {words}" for second in range(3)]
@@ -488,7 +486,7 @@ def test_a_kubelet_that_says_the_same_at_every_start_is_quoted_once() -> None:
         ("Completed, Insufficient Resources", "1 of 1 GPUs are not joined over NVSwitch"),
     ],
 )
-def test_a_gpu_that_the_fabric_manager_has_not_joined_breaks_nvml(fabric: str, text: str) -> None:
+def test_a_gpu_that_the_fabric_manager_has_not_joined_breaks_nvml(fabric: str, text: str):
     """As nvidia-smi names the states of nvmlDeviceGetGpuFabricInfo; a GPU without a fabric has none."""
     host, seen = cases.right()
     seen = replace(seen, gpus=tuple(replace(gpu, fabric=fabric) for gpu in seen.gpus))
@@ -500,7 +498,7 @@ def test_a_gpu_that_the_fabric_manager_has_not_joined_breaks_nvml(fabric: str, t
 @pytest.mark.parametrize(
     ("library", "cause"), [("595.1", "driver 595.1 is installed, but"), (None, "no driver is")]
 )
-def test_an_unloaded_module_is_no_missing_driver(library: str | None, cause: str) -> None:
+def test_an_unloaded_module_is_no_missing_driver(library: str | None, cause: str):
     """Where another link's refusal leaves no plan that would name what is missing."""
     _, seen = cases.right()
     seen = replace(seen, modules={}, library_version=library)

@@ -20,12 +20,12 @@ from gpunode.planning.versions import branch_of, is_installed, numbers, upstream
     ],
     ids=str,
 )
-def test_installed_in_the_wished_version(spec: PackageSpec, right: bool) -> None:
+def test_installed_in_the_wished_version(spec: PackageSpec, right: bool):
     """A pattern, an exact version, or any; an epoch does not matter."""
     assert is_installed({"a": Package("a", "1:580.178.04-1")}, spec) is right
 
 
-def test_versions_are_read_as_debian_writes_them() -> None:
+def test_versions_are_read_as_debian_writes_them():
     """Epoch and revision aside."""
     assert upstream("1:580.178.04-1") == "580.178.04"
     assert branch_of("595.91.07-1ubuntu1") == 595

@@ -100,14 +100,14 @@ def stdin(monkeypatch) -> bytes:
 
 
 @pytest.mark.parametrize("shell", SHELLS)
-def test_every_login_shell_passes_the_command_on(machine: Machine, stdin: bytes, shell: str) -> None:
+def test_every_login_shell_passes_the_command_on(machine: Machine, stdin: bytes, shell: str):
     """The program, the job and what follows arrive whole."""
     done = machine.run(sudo=True, stdin=stdin, shell=shell)
     assert done.stdout == b'\n@gpunode-ready\nran {"job":1} payload\n'
     assert done.stderr == b""
 
 
-def test_the_command_holds_nothing_that_a_shell_could_change() -> None:
+def test_the_command_holds_nothing_that_a_shell_could_change():
     """Single quotes around it are enough: csh has its exclamation mark, fish its backslash, both the newline."""
     for password in (True, False):
         command = bootstrap.command(sudo=True, password=password)
@@ -116,7 +116,7 @@ def test_the_command_holds_nothing_that_a_shell_could_change() -> None:
     assert len(command) < 1600
 
 
-def test_roots_python_is_not_the_users(machine: Machine, stdin: bytes) -> None:
+def test_roots_python_is_not_the_users(machine: Machine, stdin: bytes):
     """Whoever may write to a folder of the user's PATH would be root; and what root's program starts is looked for in
     the system's folders."""
     theirs = machine.folder / "theirs"
@@ -143,7 +143,7 @@ SUDO_AS = {
 }
 
 
-def test_sudo_is_not_the_users_where_the_system_has_one(machine: Machine, stdin: bytes, monkeypatch) -> None:
+def test_sudo_is_not_the_users_where_the_system_has_one(machine: Machine, stdin: bytes, monkeypatch):
     """It reads the password. A sudo of the user's PATH is taken where there is no other."""
     machine.program("id", "echo 1000")
     (machine.folder / "system").mkdir()
@@ -157,7 +157,7 @@ def test_sudo_is_not_the_users_where_the_system_has_one(machine: Machine, stdin:
     assert b"@gpunode-no-sudo" in machine.run(sudo=True, stdin=stdin).stdout
 
 
-def test_a_python_that_only_the_users_path_has_is_named(machine: Machine, stdin: bytes) -> None:
+def test_a_python_that_only_the_users_path_has_is_named(machine: Machine, stdin: bytes):
     """Root does not run it; for a user who needs no sudo, and for root's own login, it is good enough."""
     (machine.folder / "python3").rename(machine.folder / "python")
     elsewhere = machine.folder / "elsewhere"
@@ -184,7 +184,7 @@ def test_a_python_that_only_the_users_path_has_is_named(machine: Machine, stdin:
     assert b"ran" in named.stdout
 
 
-def test_the_inventorys_python_is_the_only_one(machine: Machine, stdin: bytes) -> None:
+def test_the_inventorys_python_is_the_only_one(machine: Machine, stdin: bytes):
     """It is taken though another is there, and missed though another is there."""
     machine.program("python3.9", "echo named")
     assert machine.run(sudo=False, stdin=stdin, python=f"{machine.folder}/python3.9").stdout == b"named\n"
@@ -192,9 +192,7 @@ def test_the_inventorys_python_is_the_only_one(machine: Machine, stdin: bytes) -
     assert error.message == "it has no /opt/python3, which `python:` in the inventory names"
 
 
-def test_a_newer_python_beside_one_that_is_too_old_is_found(
-    machine: Machine, stdin: bytes, monkeypatch
-) -> None:
+def test_a_newer_python_beside_one_that_is_too_old_is_found(machine: Machine, stdin: bytes, monkeypatch):
     """As on Ubuntu 16.04 with Python 3.5, and another one built beside it; a pattern finds the one with its minor version."""
     there = f"{machine.folder}/python3"
     monkeypatch.setattr(bootstrap, "PYTHONS", (there, f"{there}.[0-9]*"))
@@ -222,7 +220,7 @@ def drain(lines: list[bytes], nonce: str, noise: list[bytes]) -> tuple[list[dict
             return messages, bool(stop.value)
 
 
-def test_a_host_without_python_is_told_so(machine: Machine, stdin: bytes) -> None:
+def test_a_host_without_python_is_told_so(machine: Machine, stdin: bytes):
     """With the command that mends it."""
     (machine.folder / "python3").unlink()
     error = refusal(machine, stdin)
@@ -231,7 +229,7 @@ def test_a_host_without_python_is_told_so(machine: Machine, stdin: bytes) -> Non
     assert "Python 3.6" in error.hint
 
 
-def test_a_host_without_python_gets_one_by_its_own_package_manager(machine: Machine, stdin: bytes) -> None:
+def test_a_host_without_python_gets_one_by_its_own_package_manager(machine: Machine, stdin: bytes):
     """Which one is found first, and run only when that was asked for; then the agent starts in the same command."""
     python = machine.folder / "python3"
     python.unlink()
@@ -253,7 +251,7 @@ def test_a_host_without_python_gets_one_by_its_own_package_manager(machine: Mach
 
 def test_a_python_that_cannot_be_installed_is_reported_with_the_package_managers_words(
     machine: Machine, stdin: bytes
-) -> None:
+):
     (machine.folder / "python3").unlink()
     machine.program("dnf", "echo Error: Unable to find a match: python3 >&2; exit 1")
     error = refusal(machine, stdin, install=bootstrap.INSTALLS["dnf"])
@@ -263,7 +261,7 @@ def test_a_python_that_cannot_be_installed_is_reported_with_the_package_managers
 @pytest.mark.parametrize("there", ["none", "3.5"])
 def test_a_host_without_a_python_that_is_new_enough_gets_the_inventorys_build(
     machine: Machine, stdin: bytes, tmp_path, monkeypatch, there: str
-) -> None:
+):
     """As on CentOS 7 and Ubuntu 16.04: by plain sh, and only as what its checksum says it is."""
     (machine.folder / "python3").unlink()
     if there == "3.5":
@@ -295,7 +293,7 @@ def test_a_host_without_a_python_that_is_new_enough_gets_the_inventorys_build(
     assert [entry.name for entry in place.iterdir()] == ["python"]
 
 
-def test_a_python_without_json_is_told_so(machine: Machine, stdin: bytes, tmp_path) -> None:
+def test_a_python_without_json_is_told_so(machine: Machine, stdin: bytes, tmp_path):
     """Debian's python3-minimal: an interpreter with half a library."""
     hide = (
         "import sys;m=sys.meta_path[:];find=lambda n,p=None,t=None:None if n=='json' else next(filter(None,(f.find_spec(n,p)for f in m)),None);"
@@ -308,7 +306,7 @@ def test_a_python_without_json_is_told_so(machine: Machine, stdin: bytes, tmp_pa
     assert "python3-minimal" in error.hint
 
 
-def test_a_python_that_is_too_old_is_told_so(machine: Machine, stdin: bytes) -> None:
+def test_a_python_that_is_too_old_is_told_so(machine: Machine, stdin: bytes):
     """Python 3.5 cannot even parse the agent."""
     machine.python_with(OLD)
     error = refusal(machine, stdin)
@@ -334,7 +332,7 @@ SUDO = [
 
 
 @pytest.mark.parametrize(("words", "message"), SUDO)
-def test_sudos_refusals_are_understood(machine: Machine, stdin: bytes, words: str, message: str) -> None:
+def test_sudos_refusals_are_understood(machine: Machine, stdin: bytes, words: str, message: str):
     """Its own words, as sudo 1.9 writes them, with the remark on the host's name that is nobody's concern."""
     machine.program("id", "echo 1000")
     machine.program(
@@ -345,7 +343,7 @@ def test_sudos_refusals_are_understood(machine: Machine, stdin: bytes, words: st
     assert error.message == message
 
 
-def test_sudo_is_told_to_speak_english_and_not_to_ask(machine: Machine, stdin: bytes) -> None:
+def test_sudo_is_told_to_speak_english_and_not_to_ask(machine: Machine, stdin: bytes):
     """In the user's language its words would not be recognised."""
     machine.program("id", "echo 1000")
     machine.program("sudo", 'echo "$LC_ALL $1" >&2; exit 1')
@@ -353,7 +351,7 @@ def test_sudo_is_told_to_speak_english_and_not_to_ask(machine: Machine, stdin: b
     assert done.stderr == b"C -n\n"
 
 
-def test_a_host_without_sudo_is_told_so(machine: Machine, stdin: bytes) -> None:
+def test_a_host_without_sudo_is_told_so(machine: Machine, stdin: bytes):
     """And root needs none."""
     machine.program("id", "echo 1000")
     error = refusal(machine, stdin)
@@ -361,7 +359,7 @@ def test_a_host_without_sudo_is_told_so(machine: Machine, stdin: bytes) -> None:
     assert error.message == "it has no sudo"
 
 
-def test_any_other_silence_is_quoted() -> None:
+def test_any_other_silence_is_quoted():
     """A nologin shell, a restricted account: what was said is the best there is."""
     error = bootstrap.explain("gpu-07", [b"This account is currently not available.\n"], "", 1)
     assert isinstance(error, AgentFailed)
@@ -370,7 +368,7 @@ def test_any_other_silence_is_quoted() -> None:
     assert "(none)" in bootstrap.explain("gpu-07", [], "", None).message
 
 
-def test_messages_are_found_among_noise() -> None:
+def test_messages_are_found_among_noise():
     """Before, between and after; and only those of this job."""
     noise: list[bytes] = []
     lines = [
@@ -392,18 +390,18 @@ def test_messages_are_found_among_noise() -> None:
     assert len(noise) == 5
 
 
-def test_lines_are_whole_however_they_come() -> None:
+def test_lines_are_whole_however_they_come():
     """The last one may have no end."""
     assert list(streams.lines([b"a\nb", b"c\nd\n", b"e"])) == [b"a\n", b"bc\n", b"d\n", b"e"]
 
 
-def test_an_answer_without_its_end_is_not_complete() -> None:
+def test_an_answer_without_its_end_is_not_complete():
     """Nor is an end without a beginning."""
     assert drain([b"@gpunode-begin n\n", b'{"type": "a"}\n'], "n", []) == ([{"type": "a"}], False)
     assert drain([b"@gpunode-end n\n"], "n", []) == ([], False)
 
 
-def test_a_message_that_was_cut_short_is_not_read() -> None:
+def test_a_message_that_was_cut_short_is_not_read():
     """A connection is lost where it is lost: half a message is none, and the answer is not complete."""
     noise: list[bytes] = []
     lines = [b"@gpunode-begin n\n", b'{"type": "start"}\n', b'{"type": "do']
@@ -411,7 +409,7 @@ def test_a_message_that_was_cut_short_is_not_read() -> None:
     assert noise == [b'{"type": "do']
 
 
-def test_messages_are_given_as_they_come() -> None:
+def test_messages_are_given_as_they_come():
     """Progress is not held back until the end."""
 
     def lines() -> Any:
@@ -496,14 +494,14 @@ ENCODED: list[tuple[Change, dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize(("change", "expected"), ENCODED, ids=lambda value: type(value).__name__)
-def test_changes_are_sent_without_the_texts_for_people(change: Change, expected: dict[str, Any]) -> None:
+def test_changes_are_sent_without_the_texts_for_people(change: Change, expected: dict[str, Any]):
     """And old contents as their digest: the host has them."""
     job = json.loads(json.dumps(wire.apply_job("run1", "anna", [change], None)))
     assert job["changes"] == [expected]
     assert (job["run"], job["by"], job["then"], job["payloads"]) == ("run1", "anna", None, [])
 
 
-def test_an_image_is_announced_by_size_and_digest(tmp_path) -> None:
+def test_an_image_is_announced_by_size_and_digest(tmp_path):
     """Its bytes follow the job; its path here is nobody's business there."""
     archive = tmp_path / "a.tar"
     archive.write_bytes(b"x" * 5)
@@ -519,7 +517,7 @@ def test_an_image_is_announced_by_size_and_digest(tmp_path) -> None:
     ]
 
 
-def test_an_installer_is_sent_as_an_image_is_and_a_url_alone(tmp_path) -> None:
+def test_an_installer_is_sent_as_an_image_is_and_a_url_alone(tmp_path):
     """The payload's number says which; what the host fetches has none."""
     archive = tmp_path / "NVIDIA.run"
     archive.write_bytes(b"xxxxx")
@@ -538,17 +536,17 @@ def test_an_installer_is_sent_as_an_image_is_and_a_url_alone(tmp_path) -> None:
     assert wire.archives([fetched, sent]) == [str(archive)]
 
 
-def test_every_job_has_a_nonce_of_its_own() -> None:
+def test_every_job_has_a_nonce_of_its_own():
     """Output of an earlier one cannot be taken for an answer."""
     assert wire.follow_job("r")["nonce"] != wire.follow_job("r")["nonce"]
 
 
-def test_the_real_agent_is_sent_small() -> None:
+def test_the_real_agent_is_sent_small():
     """It travels on every exec: some packets of SSH's, far within sshd's first window of 2 MiB."""
     assert len(wire.encode(wire.probe_job(Watch()))) < 76 * 1024  # 14 of them keep secrets out of records
 
 
-def test_an_archive_is_read_once_however_many_hosts_get_it_at_the_same_time(tmp_path, monkeypatch) -> None:
+def test_an_archive_is_read_once_however_many_hosts_get_it_at_the_same_time(tmp_path, monkeypatch):
     """Uploads begin together, each in its host's thread."""
     archive = tmp_path / "plugin.tar"
     archive.write_bytes(b"x" * 5)
@@ -572,7 +570,7 @@ def test_an_archive_is_read_once_however_many_hosts_get_it_at_the_same_time(tmp_
     assert opened.count(archive) == 1
 
 
-def test_the_agent_is_compressed_once_for_all_hosts(monkeypatch) -> None:
+def test_the_agent_is_compressed_once_for_all_hosts(monkeypatch):
     """It takes longer than all else that a host costs its operator; all hosts begin at the same time."""
     compressed = []
     start = Barrier(8)

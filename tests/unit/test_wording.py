@@ -20,22 +20,22 @@ from gpunode.wording import Advice, Command, advise, few, lines, name_pages, rea
         ("until `gpunode uncordon-gpu GPU-1`", "until `gpunode uncordon-gpu GPU-1 my.yaml`"),
     ],
 )
-def test_advice_reads_as_its_sentence_and_names_an_inventory_where_asked(text: str, named: str) -> None:
+def test_advice_reads_as_its_sentence_and_names_an_inventory_where_asked(text: str, named: str):
     assert (advise(text), advise(text).on("my.yaml")) == (text, named)
 
 
-def test_a_command_in_an_ordinary_text_is_left_alone() -> None:
+def test_a_command_in_an_ordinary_text_is_left_alone():
     """What a host or a pod printed is no advice, whatever it looks like."""
     made = lines(("the log has: gpunode verify", Advice(Command("verify"))))
     assert made.on("my.yaml") == "the log has: gpunode verify\ngpunode verify my.yaml"
 
 
-def test_empty_texts_make_no_line() -> None:
+def test_empty_texts_make_no_line():
     assert lines(("", "a", "", "b")) == "a\nb"
     assert lines(()) == ""
 
 
-def test_long_lists_name_the_first() -> None:
+def test_long_lists_name_the_first():
     assert (few(["a", "b", "c"], 2), few(["a", "b"], 2)) == ("a, b and 1 more", "a, b")
 
 
@@ -54,19 +54,19 @@ def test_long_lists_name_the_first() -> None:
         ("", "# gpunode's documents"),
     ],
 )
-def test_help_shows_a_page_a_section_or_a_commands_help(topic: str, first: str) -> None:
+def test_help_shows_a_page_a_section_or_a_commands_help(topic: str, first: str):
     shown = CliRunner().invoke(app, ["help", *topic.split()]).stdout
     assert shown.strip().startswith(first)
     assert ("## When something goes wrong" in shown) == (topic == "safety")
 
 
-def test_help_on_nothing_that_there_is_names_the_nearest_page() -> None:
+def test_help_on_nothing_that_there_is_names_the_nearest_page():
     with pytest.raises(UsageError, match="no page, section or command is called inventry") as refused:
         CliRunner().invoke(app, ["help", "inventry"], catch_exceptions=False)
     assert refused.value.hint == "Did you mean `gpunode help inventory`?"
 
 
-def test_a_page_names_the_command_that_shows_another_page_not_its_file() -> None:
+def test_a_page_names_the_command_that_shows_another_page_not_its_file():
     shown = CliRunner().invoke(app, ["help"]).stdout
     assert "| one screen (`gpunode help batches#watching-and-a-pause`) |" in shown
     assert "keys (`gpunode help reference/inventory`)" in shown
@@ -90,7 +90,7 @@ def test_a_page_names_the_command_that_shows_another_page_not_its_file() -> None
         ("upgrade", "What fits:\n\n- `gpunode help upgrade-a-driver`: "),
     ],
 )
-def test_help_finds_titles_keys_and_commands_by_a_word(topic: str, there: str) -> None:
+def test_help_finds_titles_keys_and_commands_by_a_word(topic: str, there: str):
     shown = CliRunner().invoke(app, ["help", *topic.split()]).stdout
     assert there in shown
     for named in re.findall(r"`gpunode help (\S+#\S+)`", shown):

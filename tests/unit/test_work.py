@@ -51,7 +51,7 @@ def judge(
     return judge_work(seen, [dict(pod) for pod in pods])
 
 
-def test_without_containers_and_refused_pods_there_is_no_link() -> None:
+def test_without_containers_and_refused_pods_there_is_no_link():
     """Pods that ended for another reason, or that asked for no GPU, are not the node's concern."""
     assert judge() is None
     assert judge(make_pod("train", gpus=1)) is None
@@ -67,9 +67,7 @@ def test_without_containers_and_refused_pods_there_is_no_link() -> None:
         ([], "kubectl -n ml delete pod train; its controller makes it again"),
     ],
 )
-def test_a_container_that_lost_its_gpus_is_named_with_what_starts_it_again(
-    pods: Sequence[Pod], fix: str
-) -> None:
+def test_a_container_that_lost_its_gpus_is_named_with_what_starts_it_again(pods: Sequence[Pod], fix: str):
     """A bare pod is gone once it is deleted; where the cluster was not asked, the host knows the pod's name alone."""
     link = judge(*pods, containers=[given("train", lost=FILES), given("other")])
     assert link is not None
@@ -77,7 +75,7 @@ def test_a_container_that_lost_its_gpus_is_named_with_what_starts_it_again(
     assert link.cause.startswith("ml/train: its device cgroup refuses /dev/nvidia0, /dev/nvidiactl.")
 
 
-def test_the_container_of_the_pod_is_named_where_the_kubelet_says_which_it_is() -> None:
+def test_the_container_of_the_pod_is_named_where_the_kubelet_says_which_it_is():
     statuses = [{"name": "side", "containerID": "containerd://" + "cd" * 32}]
     statuses.append({"name": "main", "containerID": "containerd://" + "ab" * 32})
     pod = {**make_pod("train", gpus=1), "status": {"phase": "Running", "containerStatuses": statuses}}
@@ -86,20 +84,20 @@ def test_the_container_of_the_pod_is_named_where_the_kubelet_says_which_it_is() 
     assert link.cause.startswith("ml/train, container main: its device cgroup refuses")
 
 
-def test_a_pod_whose_containers_all_lost_their_gpus_is_named_once() -> None:
+def test_a_pod_whose_containers_all_lost_their_gpus_is_named_once():
     pod = make_pod("train", gpus=2, owner="Job")
     link = judge(pod, containers=[given("train", lost=FILES), given("train", lost=FILES[:1])])
     assert link is not None
     assert (link.text, link.fix) == ("2 containers lost GPUs: ml/train", "kubectl -n ml delete pod train")
 
 
-def test_a_container_whose_pod_was_deleted_is_about_to_end() -> None:
+def test_a_container_whose_pod_was_deleted_is_about_to_end():
     link = judge(make_pod("other", gpus=1), containers=[given("train", lost=FILES), given("other")])
     assert link is not None
     assert link.status == "ok"
 
 
-def test_a_container_outside_kubernetes_is_named_too() -> None:
+def test_a_container_outside_kubernetes_is_named_too():
     link = judge(containers=[given(None, lost=FILES, name="web")])
     assert link is not None
     assert "docker restart web" in link.fix
@@ -108,7 +106,7 @@ def test_a_container_outside_kubernetes_is_named_too() -> None:
     assert nameless.text == "1 container lost GPUs: abababababab"
 
 
-def test_containers_that_keep_their_gpus_and_those_of_which_nothing_is_known_are_counted() -> None:
+def test_containers_that_keep_their_gpus_and_those_of_which_nothing_is_known_are_counted():
     link = judge(make_pod("a", gpus=1), containers=[given("a"), given("b", lost=None)])
     assert link == Verdict.ok(
         "work", "1 container can use the GPUs given to them; 1 more unknown on this host"
@@ -125,7 +123,7 @@ def test_containers_that_keep_their_gpus_and_those_of_which_nothing_is_known_are
         "Terminated",
     ],
 )
-def test_a_pod_that_the_kubelet_refused_is_named_with_what_starts_it_again(reason: str) -> None:
+def test_a_pod_that_the_kubelet_refused_is_named_with_what_starts_it_again(reason: str):
     """A bare one stays as it is; of one that its controller replaced only the object is left, which is no fault."""
     link = judge(make_pod("train", gpus=1, reason=reason))
     assert link is not None
@@ -161,7 +159,7 @@ def uses(pod: str) -> GpuUser:
 )
 def test_a_pod_with_gpus_that_it_never_asked_for_is_a_remark(
     pod: Pod, containers: Sequence[GpuContainer], users: Sequence[GpuUser], cause: str
-) -> None:
+):
     """Those of DaemonSets, as of the device plugin, serve the node; a claim of DRA asks, too; a library alone is no use of a GPU."""
     link = judge(pod, containers=containers, users=users)
     assert link is not None
@@ -181,7 +179,7 @@ class Cluster:
         return list(self.pods), ""
 
 
-def test_it_follows_the_chain_also_after_a_broken_link(monkeypatch) -> None:
+def test_it_follows_the_chain_also_after_a_broken_link(monkeypatch):
     """The pods are those of the host's node; the host is broken then, and its other links are as many as before."""
     host = Host("a", Ssh("192.0.2.1"))
     seen: Facts = replace(SEEN, gpu_containers=(given("train", lost=FILES),))

@@ -38,7 +38,7 @@ def run(folder: Path, files: dict[str, str], workers: int) -> subprocess.Complet
     )
 
 
-def test_a_process_goes_from_package_to_package_and_its_end_may_fail(tmp_path) -> None:
+def test_a_process_goes_from_package_to_package_and_its_end_may_fail(tmp_path):
     done = run(tmp_path, PACKAGES, 1)
     assert done.returncode == 1, done.stdout
     assert "2 passed" in done.stdout
@@ -46,7 +46,7 @@ def test_a_process_goes_from_package_to_package_and_its_end_may_fail(tmp_path) -
     assert "at the end" in done.stderr
 
 
-def test_every_test_is_reported_also_those_of_a_process_that_died(tmp_path) -> None:
+def test_every_test_is_reported_also_those_of_a_process_that_died(tmp_path):
     done = run(tmp_path, FILES, 3)
     assert done.returncode == 1, done.stderr
     assert "4 failed, 6 passed" in done.stdout

@@ -70,14 +70,14 @@ def seen(path: str, text: str, base: str = "modern", **trace: object) -> Facts:
 
 
 @pytest.mark.parametrize(("path", "text", "code"), WRITTEN)
-def test_a_tool_is_known_by_what_it_leaves(path: str, text: str, code: str) -> None:
+def test_a_tool_is_known_by_what_it_leaves(path: str, text: str, code: str):
     writer = writers.of_file(seen(path, text), path)
     assert writer is not None
     assert writer.code == code
     assert "{" not in writer.name + writer.sign
 
 
-def test_no_mark_is_looked_for_across_blank_lines() -> None:
+def test_no_mark_is_looked_for_across_blank_lines():
     """Else a file of blank lines is read once for each of them."""
     marks = [mark["text"] for mark in table(writers.__package__, writers.TABLE)["marks"] if "text" in mark]
     matches = [re.search(mark, f"\n\n{text}", re.MULTILINE) for mark in marks for _, text, _ in WRITTEN]
@@ -97,14 +97,14 @@ def test_no_mark_is_looked_for_across_blank_lines() -> None:
         ({}, "", "the GPU Operator (its toolkit's folder"),
     ],
 )
-def test_a_digest_is_more_certain_than_a_mark(trace: dict[str, object], digest: str, expected: str) -> None:
+def test_a_digest_is_more_certain_than_a_mark(trace: dict[str, object], digest: str, expected: str):
     """gpunode's merge keeps the marks of others in the file."""
     facts = seen(CONTAINERD, f"# {OPERATOR}\n", **trace)
     facts = replace(facts, files={CONTAINERD: replace(facts.files[CONTAINERD], sha256=digest)})
     assert str(writers.describe(writers.of_file(facts, CONTAINERD))).startswith(f"last written by {expected}")
 
 
-def test_an_administrator_is_whom_no_trace_contradicts() -> None:
+def test_an_administrator_is_whom_no_trace_contradicts():
     """And says nothing of files of which nothing was read that tells."""
     facts = seen(DAEMON, "{}", uid=1000, package="docker-ce")
     writer = writers.of_file(facts, DAEMON)
@@ -143,7 +143,7 @@ TOOLS = {
 
 
 @pytest.mark.parametrize(("path", "tool"), [*zip(FILES, itertools.cycle(TOOLS), strict=False)])
-def test_a_plan_names_the_tool_that_rewrote_a_file(path: str, tool: str) -> None:
+def test_a_plan_names_the_tool_that_rewrote_a_file(path: str, tool: str):
     """In one line below the change, and what to do where gpunode wrote it before; so does verify, and JSON has a key."""
     base, text = FILES[path]
     outcome = plan_host(cases.host(base), seen(path, TOOLS[tool] + text, base, undone=2), None)
@@ -158,7 +158,7 @@ def test_a_plan_names_the_tool_that_rewrote_a_file(path: str, tool: str) -> None
 
 
 @pytest.mark.parametrize("tool", TOOLS)
-def test_every_watched_file_tells_the_tool_that_wrote_it(tool: str) -> None:
+def test_every_watched_file_tells_the_tool_that_wrote_it(tool: str):
     for pattern in watch(None).files:
         path = pattern.replace("*", "x")
         writer = writers.of_file(seen(path, TOOLS[tool]), path)
@@ -169,7 +169,7 @@ def test_every_watched_file_tells_the_tool_that_wrote_it(tool: str) -> None:
 @pytest.mark.parametrize(
     ("times", "often"), [(1, "before\n"), (2, "2 times before, then it was changed again. To end that, ")]
 )
-def test_an_edit_by_hand_gets_advice_once_it_is_made_again(times: int, often: str) -> None:
+def test_an_edit_by_hand_gets_advice_once_it_is_made_again(times: int, often: str):
     """A file that is gone was removed by somebody; another tool will come again."""
     path = "/etc/modules-load.d/gpunode.conf"
     gone = replace(cases.facts("modern"), traces={path: Trace(path, run="r", wrote="f00d", undone=times)})
@@ -184,7 +184,7 @@ def test_an_edit_by_hand_gets_advice_once_it_is_made_again(times: int, often: st
         assert f"{did}; gpunode wrote it {often}" in shown
 
 
-def test_a_verdict_names_who_broke_a_file() -> None:
+def test_a_verdict_names_who_broke_a_file():
     host, bare = cases.host("modern"), cases.facts("modern")
     plan = plan_host(host, bare, None).plan
     assert plan
@@ -199,7 +199,7 @@ def test_a_verdict_names_who_broke_a_file() -> None:
     assert json.loads(out.getvalue())["writers"] == ["gpu-operator"]
 
 
-def test_nothing_is_said_of_what_nobody_but_the_host_s_package_or_gpunode_wrote() -> None:
+def test_nothing_is_said_of_what_nobody_but_the_host_s_package_or_gpunode_wrote():
     for trace in ({"packaged": True, "package": "containerd.io"}, {}):
         outcome = plan_host(cases.host("modern"), seen(CONTAINERD, "version = 2\n", **trace), None)
         assert "last written by" not in text_of(outcome)
@@ -220,9 +220,7 @@ def text_of(outcome: Outcome) -> str:
         ({}, {}, None),
     ],
 )
-def test_a_hold_is_whose_record_has_it(
-    holds: dict[str, str], traces: dict[str, Trace], code: str | None
-) -> None:
+def test_a_hold_is_whose_record_has_it(holds: dict[str, str], traces: dict[str, Trace], code: str | None):
     facts = cases.facts("modern", {"packages": {"cuda-x": {"version": "1", "held": True}, "free": "1"}})
     facts = replace(facts, holds=holds, traces=traces)
     change = Packages("why", install=(PackageSpec("free"), PackageSpec("cuda-x")))
@@ -246,6 +244,6 @@ def test_a_hold_is_whose_record_has_it(
         ("acme", None),
     ],
 )
-def test_a_field_manager_is_known_by_its_name(manager: str, name: str | None) -> None:
+def test_a_field_manager_is_known_by_its_name(manager: str, name: str | None):
     writer = writers.of_manager(manager)
     assert (writer.name if writer else None) == name

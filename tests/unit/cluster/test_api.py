@@ -49,9 +49,7 @@ def listening() -> socket.socket:
     return server
 
 
-def test_an_absent_object_is_none_and_a_long_list_comes_in_pages(
-    api: Api, fake: FakeApi, monkeypatch
-) -> None:
+def test_an_absent_object_is_none_and_a_long_list_comes_in_pages(api: Api, fake: FakeApi, monkeypatch):
     """404 of an object is an answer, not an error; lists follow `continue`."""
     monkeypatch.setattr(api_module, "PAGE", 2)
     for number in range(5):
@@ -61,7 +59,7 @@ def test_an_absent_object_is_none_and_a_long_list_comes_in_pages(
     assert len([request for request in fake.requests if request[1] == "/api/v1/nodes"]) == 3
 
 
-def test_a_refused_connection_names_the_address_and_its_source(tmp_path) -> None:
+def test_a_refused_connection_names_the_address_and_its_source(tmp_path):
     """The person learns which server, and which kubeconfig named it."""
     server = listening()
     port = server.getsockname()[1]
@@ -72,14 +70,14 @@ def test_a_refused_connection_names_the_address_and_its_source(tmp_path) -> None
     assert f"context `test` in {tmp_path}/kubeconfig" in caught.value.hint
 
 
-def test_a_silent_server_is_given_up_soon(tmp_path, monkeypatch) -> None:
+def test_a_silent_server_is_given_up_soon(tmp_path, monkeypatch):
     """A server that accepts and never answers costs READ seconds, once."""
     monkeypatch.setattr(api_module, "READ", 0.2)
     with listening() as server, pytest.raises(ApiConnectionLost, match="did not answer in time"):
         at(f"http://127.0.0.1:{server.getsockname()[1]}", tmp_path).version()
 
 
-def test_a_port_without_tls_is_reported_as_such(tmp_path) -> None:
+def test_a_port_without_tls_is_reported_as_such(tmp_path):
     """https to a port that speaks plain HTTP."""
     with listening() as server:
 
@@ -98,9 +96,7 @@ def test_a_port_without_tls_is_reported_as_such(tmp_path) -> None:
     assert "does not speak TLS" in caught.value.hint
 
 
-def test_a_server_that_needs_no_proof_is_asked_without_a_word(
-    tmp_path, recwarn: pytest.WarningsRecorder
-) -> None:
+def test_a_server_that_needs_no_proof_is_asked_without_a_word(tmp_path, recwarn: pytest.WarningsRecorder):
     """`insecure-skip-tls-verify` of the kubeconfig; without it the unknown certificate is refused."""
     secure, _ = tls.server(tmp_path / "server.pem")
     server = ThreadingHTTPServer(("127.0.0.1", 0), Version)
@@ -128,7 +124,7 @@ class Version(BaseHTTPRequestHandler):
     def log_message(self, *_: object) -> None: ...
 
 
-def test_something_that_is_no_kubernetes_is_recognised(api: Api, fake: FakeApi) -> None:
+def test_something_that_is_no_kubernetes_is_recognised(api: Api, fake: FakeApi):
     """A proxy's page or another program on the port."""
     fault = Fault(200, "", "")
     fault.body = {"etcdserver": "3.4"}
@@ -146,7 +142,7 @@ FORBIDDEN = (
 @tables.rows("refusals", hint="")
 def test_a_refusal_says_what_is_needed(
     api: Api, fake: FakeApi, monkeypatch, status: int, reason: str | None, text: str, message: str, hint: str
-) -> None:
+):
     """Each status has its message: which user may not do what where, and the fix."""
     monkeypatch.setattr(api_module, "time", Mock(wraps=time, sleep=lambda _: None))
     for _ in range(3):  # 429 is tried again
@@ -158,7 +154,7 @@ def test_a_refusal_says_what_is_needed(
     assert "secret" not in str(caught.value)
 
 
-def test_a_server_that_asks_to_come_again_is_asked_again(api: Api, fake: FakeApi, monkeypatch) -> None:
+def test_a_server_that_asks_to_come_again_is_asked_again(api: Api, fake: FakeApi, monkeypatch):
     """429 is the one answer that is tried again; the request was not carried out."""
     monkeypatch.setattr(api_module, "time", Mock(wraps=time, sleep=lambda _: None))
     fake.fail("GET", "/nodes", Fault(429, "TooManyRequests", "later"))
@@ -167,9 +163,7 @@ def test_a_server_that_asks_to_come_again_is_asked_again(api: Api, fake: FakeApi
 
 
 @pytest.mark.parametrize("after", ["soon", "-1", "1e9", "Wed, 21 Oct 2026 07:28:00 GMT", "9" * 5000])
-def test_a_server_that_asks_to_come_again_at_any_time_is_asked_again_soon(
-    tmp_path, monkeypatch, after: str
-) -> None:
+def test_a_server_that_asks_to_come_again_at_any_time_is_asked_again_soon(tmp_path, monkeypatch, after: str):
     waits: list[float] = []
     monkeypatch.setattr(api_module, "time", Mock(wraps=time, sleep=waits.append))
     with (
@@ -181,7 +175,7 @@ def test_a_server_that_asks_to_come_again_at_any_time_is_asked_again_soon(
 
 
 @tables.rows("other-shapes")
-def test_an_answer_of_another_shape_is_reported(tmp_path, body: str) -> None:
+def test_an_answer_of_another_shape_is_reported(tmp_path, body: str):
     head = f"HTTP/1.1 200 OK\r\nContent-Length: {len(body)}\r\n\r\n"
     with answering(f"{head}{body}".encode()) as url:
         for ask in (lambda api: api.find("Node"), Api.version):
@@ -191,7 +185,7 @@ def test_an_answer_of_another_shape_is_reported(tmp_path, body: str) -> None:
         at(url, tmp_path).version()
 
 
-def test_an_answer_without_an_end_is_given_up(tmp_path, monkeypatch) -> None:
+def test_an_answer_without_an_end_is_given_up(tmp_path, monkeypatch):
     """By its time, where it comes byte by byte, and by its size."""
     monkeypatch.setattr(connection, "WHOLE", 0.2)
     with (
@@ -209,7 +203,7 @@ def test_an_answer_without_an_end_is_given_up(tmp_path, monkeypatch) -> None:
 
 
 @pytest.mark.parametrize("begin", [b"", b"HTTP/1.1 200 OK\r\nX-Long: "])
-def test_headers_without_an_end_are_given_up(tmp_path, monkeypatch, begin: bytes) -> None:
+def test_headers_without_an_end_are_given_up(tmp_path, monkeypatch, begin: bytes):
     """A byte now and then is no silence, and no answer."""
     monkeypatch.setattr(connection, "WHOLE", 0.2)
     with (
@@ -227,7 +221,7 @@ def test_headers_without_an_end_are_given_up(tmp_path, monkeypatch, begin: bytes
         b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n10000\r\n",
     ],
 )
-def test_a_watch_that_drips_ends(tmp_path, monkeypatch, begin: bytes) -> None:
+def test_a_watch_that_drips_ends(tmp_path, monkeypatch, begin: bytes):
     monkeypatch.setattr(connection, "WHOLE", 0.2)
     monkeypatch.setattr(api_module, "READ", 0.2)
     start = time.monotonic()
@@ -244,7 +238,7 @@ def test_a_watch_that_drips_ends(tmp_path, monkeypatch, begin: bytes) -> None:
         ("[SSL: SSLV3_ALERT_CERTIFICATE_EXPIRED] sslv3 alert certificate expired", "client-certificate for expired"),
     ],
 )  # fmt: skip
-def test_a_certificate_that_has_ended_is_told_from_one_of_another_ca(tmp_path, words: str, hint: str) -> None:
+def test_a_certificate_that_has_ended_is_told_from_one_of_another_ca(tmp_path, words: str, hint: str):
     """In OpenSSL's words."""
     access = at("https://127.0.0.1:1", tmp_path).access
     with pytest.raises(ClusterError) as caught, translate_errors(access):
@@ -253,7 +247,7 @@ def test_a_certificate_that_has_ended_is_told_from_one_of_another_ca(tmp_path, w
 
 
 @pytest.mark.parametrize("token", ["a\nb", "\u4e2d"])
-def test_a_token_that_no_header_takes_is_not_sent_and_not_shown(tmp_path, token: str) -> None:
+def test_a_token_that_no_header_takes_is_not_sent_and_not_shown(tmp_path, token: str):
     text = json.dumps({"token": token})[1:-1]
     at("http://127.0.0.1:1", tmp_path)
     file = tmp_path / "kubeconfig"
@@ -263,7 +257,7 @@ def test_a_token_that_no_header_takes_is_not_sent_and_not_shown(tmp_path, token:
     assert token not in str(caught.value)
 
 
-def test_a_proxy_that_is_no_address_is_named(tmp_path) -> None:
+def test_a_proxy_that_is_no_address_is_named(tmp_path):
     with pytest.raises(ClusterError, match="the proxy of context `test` is no address"):
         at("http://127.0.0.1:1", tmp_path, **{"proxy-url": "http://["})
 
@@ -297,7 +291,7 @@ def hello(context: ssl.SSLContext) -> bytes:
     return sent.read()
 
 
-def test_the_protocol_is_named_once() -> None:
+def test_the_protocol_is_named_once():
     """urllib3 names it for each connection: a thread that begins one meanwhile sent what lay in the memory that this freed."""
     context = Trust(verified=True, authorities=None).context()
     assert b"\x08http/1.1" in hello(context)
@@ -305,7 +299,7 @@ def test_the_protocol_is_named_once() -> None:
     assert b"\x08http/1.1" in hello(context)
 
 
-def test_what_is_there_comes_first_and_then_every_change(api: Api, fake: FakeApi) -> None:
+def test_what_is_there_comes_first_and_then_every_change(api: Api, fake: FakeApi):
     """Added, changed and deleted objects are all seen without asking again."""
     add_node(fake, "a")
     seen = follow(api, "Node", seconds=10)
@@ -319,7 +313,7 @@ def test_what_is_there_comes_first_and_then_every_change(api: Api, fake: FakeApi
     seen.close()  # type: ignore[attr-defined]
 
 
-def test_it_ends_at_the_deadline_and_beats_until_then(api: Api, fake: FakeApi) -> None:
+def test_it_ends_at_the_deadline_and_beats_until_then(api: Api, fake: FakeApi):
     """Even when nothing changes, the waiting one is woken now and then; and then it is over."""
     assert len(list(follow(api, "Node", seconds=1))) >= 2
 
@@ -336,9 +330,7 @@ def test_it_ends_at_the_deadline_and_beats_until_then(api: Api, fake: FakeApi) -
         None,
     ],
 )
-def test_a_broken_watch_is_started_again(
-    api: Api, fake: FakeApi, told: list[str], fault: Fault | None
-) -> None:
+def test_a_broken_watch_is_started_again(api: Api, fake: FakeApi, told: list[str], fault: Fault | None):
     """An expired version, a restarting API server, a cut connection: listed again, and told."""
     for _ in range(2):  # one cut is mended by the client itself
         fake.fail("GET", "watch=true", fault)
@@ -353,7 +345,7 @@ def test_a_broken_watch_is_started_again(
     seen.close()  # type: ignore[attr-defined]
 
 
-def test_a_watch_that_is_forbidden_is_an_error(api: Api, fake: FakeApi) -> None:
+def test_a_watch_that_is_forbidden_is_an_error(api: Api, fake: FakeApi):
     """What waiting cannot mend is not waited for."""
     no = 'User "jane" cannot watch resource "nodes" in API group "" at the cluster scope'
     fake.fail("GET", "watch=true", Fault(403, "Forbidden", no))

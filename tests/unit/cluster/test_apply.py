@@ -29,7 +29,7 @@ def foreign(kind: str, name: str, namespace: str | None = None, **more: object) 
     return {"kind": kind, "metadata": {"name": name, **place}, **more}
 
 
-def test_a_plan_shows_what_would_be_made_and_makes_nothing(api: Api, fake: FakeApi) -> None:
+def test_a_plan_shows_what_would_be_made_and_makes_nothing(api: Api, fake: FakeApi):
     """Into an empty cluster everything is created, and the dry run leaves it empty."""
     differences = apply.diff(api, ALL)
     assert {change.action for change in differences} == {"created"}
@@ -37,7 +37,7 @@ def test_a_plan_shows_what_would_be_made_and_makes_nothing(api: Api, fake: FakeA
     assert fake.objects == {}
 
 
-def test_applying_twice_changes_nothing_the_second_time(api: Api, fake: FakeApi) -> None:
+def test_applying_twice_changes_nothing_the_second_time(api: Api, fake: FakeApi):
     """Idempotence is read off the API server's own answers."""
     assert {change.action for change in apply.apply(api, ALL)} == {"created"}
     version = fake.version
@@ -46,7 +46,7 @@ def test_applying_twice_changes_nothing_the_second_time(api: Api, fake: FakeApi)
     assert fake.version == version
 
 
-def test_a_new_image_shows_as_one_changed_line(api: Api, fake: FakeApi) -> None:
+def test_a_new_image_shows_as_one_changed_line(api: Api, fake: FakeApi):
     """The diff is of what a person wrote, without status, versions and other bookkeeping."""
     apply.apply(api, ALL)
     changed = [
@@ -65,7 +65,7 @@ def test_a_new_image_shows_as_one_changed_line(api: Api, fake: FakeApi) -> None:
     ]
 
 
-def test_namespaces_come_first_and_go_last(api: Api, fake: FakeApi, told: list[str]) -> None:
+def test_namespaces_come_first_and_go_last(api: Api, fake: FakeApi, told: list[str]):
     """An order that works in both directions, whatever order the manifests come in."""
     apply.apply(api, list(reversed(ALL)))
     made = [request[1].rsplit("/", 2)[-2] for request in fake.requests if request[0] == "PATCH"]
@@ -86,7 +86,7 @@ def test_namespaces_come_first_and_go_last(api: Api, fake: FakeApi, told: list[s
     assert apply.remove(api, ALL, seconds=60, notify=told.append) == ()
 
 
-def test_rights_that_are_not_wanted_any_more_are_taken_away(api: Api, fake: FakeApi) -> None:
+def test_rights_that_are_not_wanted_any_more_are_taken_away(api: Api, fake: FakeApi):
     """What an earlier inventory asked for goes, shown before it is done; an object of others' stays."""
     more = Spec(NS, IMAGE, CONFIG, PluginPublish(annotation=True)).manifests
     apply.apply(api, more)
@@ -106,7 +106,7 @@ def test_rights_that_are_not_wanted_any_more_are_taken_away(api: Api, fake: Fake
     assert {change.action for change in apply.diff(api, ALL, more)} == {"same"}
 
 
-def test_what_others_changed_in_our_objects_is_taken_back(api: Api, fake: FakeApi) -> None:
+def test_what_others_changed_in_our_objects_is_taken_back(api: Api, fake: FakeApi):
     """A user edited the image by hand: the plan shows it, applying restores it."""
     apply.apply(api, ALL)
     live = next(item for item in fake.all("DaemonSet") if item["metadata"]["name"] == "gpunode-device-plugin")
@@ -117,7 +117,7 @@ def test_what_others_changed_in_our_objects_is_taken_back(api: Api, fake: FakeAp
     assert {change.action for change in apply.diff(api, ALL)} == {"same"}
 
 
-def test_somebody_elses_daemonset_is_not_overwritten(api: Api, fake: FakeApi) -> None:
+def test_somebody_elses_daemonset_is_not_overwritten(api: Api, fake: FakeApi):
     """The same name without our label: a refusal with the way out."""
     fake.put(foreign("Namespace", NS))
     fake.put(foreign("DaemonSet", "gpunode-device-plugin", NS, spec={}))
@@ -129,7 +129,7 @@ def test_somebody_elses_daemonset_is_not_overwritten(api: Api, fake: FakeApi) ->
 
 def test_a_runtime_class_of_others_serves_if_it_leads_to_the_same_handler(
     api: Api, fake: FakeApi, told: list[str]
-) -> None:
+):
     """A GPU operator's RuntimeClass is used and left alone, when removing too; one with another handler is refused."""
     fake.put(foreign("RuntimeClass", "nvidia", handler="nvidia"))
     done = {change.what: change for change in apply.apply(api, ALL)}
@@ -158,7 +158,7 @@ def token(name: str, account: str) -> dict[str, object]:
 @tables.rows("namespaces")
 def test_a_namespace_with_other_things_in_it_stays(
     api: Api, fake: FakeApi, told: list[str], guest: dict[str, Any]
-) -> None:
+):
     """Deleting a namespace deletes all in it, so any other object there keeps it, of whatever kind."""
     apply.apply(api, ALL)
     fake.put(guest)
@@ -172,7 +172,7 @@ def test_a_namespace_with_other_things_in_it_stays(
     assert has(fake, "Namespace", NS)
 
 
-def test_what_kubernetes_has_in_every_namespace_keeps_none(api: Api, fake: FakeApi, told: list[str]) -> None:
+def test_what_kubernetes_has_in_every_namespace_keeps_none(api: Api, fake: FakeApi, told: list[str]):
     """Neither does what it made for gpunode's own objects, nor what nobody can delete, nor what has happened."""
     apply.apply(api, ALL)
     owner = [{"kind": "DaemonSet", "name": "gpunode-device-plugin", "uid": "of-before"}]
@@ -211,7 +211,7 @@ NO_LIST = "Namespace gpunode stays: its dependents are unknown: "
 )
 def test_what_cannot_be_listed_keeps_the_namespace(
     api: Api, fake: FakeApi, told: list[str], where: str, fault: Fault, why: str
-) -> None:
+):
     """Not to know is no reason to delete."""
     apply.apply(api, ALL)
     fake.closed[where] = fault
@@ -224,7 +224,7 @@ def test_what_cannot_be_listed_keeps_the_namespace(
 
 def test_a_kind_that_can_be_deleted_and_not_listed_keeps_the_namespace(
     api: Api, fake: FakeApi, told: list[str], monkeypatch
-) -> None:
+):
     """Deleting the namespace would delete unlisted objects."""
     apply.apply(api, ALL)
     monkeypatch.setitem(VERBS, "TrainJob", ["delete"])
@@ -232,9 +232,7 @@ def test_a_kind_that_can_be_deleted_and_not_listed_keeps_the_namespace(
     assert f"{NO_LIST}trainjobs.ml.example.org cannot be listed" in told
 
 
-def test_who_may_not_look_at_all_pods_leaves_the_runtime_class(
-    api: Api, fake: FakeApi, told: list[str]
-) -> None:
+def test_who_may_not_look_at_all_pods_leaves_the_runtime_class(api: Api, fake: FakeApi, told: list[str]):
     """Whether others name it cannot be told then."""
     apply.apply(api, ALL)
     no = 'User "jane" cannot list resource "pods" in API group ""'
@@ -261,7 +259,7 @@ TEMPLATE = {"template": {"spec": {"runtimeClassName": "nvidia"}}}
 )
 def test_a_runtime_class_that_others_name_stays(
     api: Api, fake: FakeApi, told: list[str], user: dict[str, Any], named: str
-) -> None:
+):
     """Without it no new pod of theirs would be let in; who names another class, or is gpunode's, does not keep it."""
     apply.apply(api, ALL)
     fake.put(foreign("Pod", "other", "ml", spec={"runtimeClassName": "kata"}))
@@ -277,7 +275,7 @@ def test_a_runtime_class_that_others_name_stays(
     assert "RuntimeClass nvidia" in apply.remove(api, ALL, seconds=60, notify=told.append)
 
 
-def test_an_object_that_does_not_go_away_is_named(api: Api, fake: FakeApi, told: list[str]) -> None:
+def test_an_object_that_does_not_go_away_is_named(api: Api, fake: FakeApi, told: list[str]):
     """A finalizer or a dead node holds it: an error after the deadline, not a wait without end."""
     apply.apply(api, ALL)
     fake.fail("DELETE", "daemonsets", Fault(200, "", "kept"))
@@ -285,7 +283,7 @@ def test_an_object_that_does_not_go_away_is_named(api: Api, fake: FakeApi, told:
         apply.remove(api, ALL, seconds=1, notify=told.append)
 
 
-def test_without_permission_nothing_is_half_done(api: Api, fake: FakeApi) -> None:
+def test_without_permission_nothing_is_half_done(api: Api, fake: FakeApi):
     """The first refusal ends it, and says which right is missing."""
     no = 'User "jane" cannot patch resource "namespaces" in API group "" at the cluster scope'
     fake.fail("PATCH", "namespaces", Fault(403, "Forbidden", no))
@@ -294,7 +292,7 @@ def test_without_permission_nothing_is_half_done(api: Api, fake: FakeApi) -> Non
     assert fake.objects == {}
 
 
-def test_a_cluster_that_is_right_is_asked_twice_for_each_object(api: Api, fake: FakeApi) -> None:
+def test_a_cluster_that_is_right_is_asked_twice_for_each_object(api: Api, fake: FakeApi):
     """What is there, and what would be: one pass. Of what may be left from before, only whether it is there."""
     apply.apply(api, ALL)
     fake.requests.clear()
@@ -307,7 +305,7 @@ def test_a_cluster_that_is_right_is_asked_twice_for_each_object(api: Api, fake: 
     assert all(query.get("dryRun") == "All" for method, _, query in fake.requests if method == "PATCH")
 
 
-def test_of_a_namespace_that_is_not_there_nothing_more_is_asked(api: Api, fake: FakeApi) -> None:
+def test_of_a_namespace_that_is_not_there_nothing_more_is_asked(api: Api, fake: FakeApi):
     """Nothing can be in it, nor be tried there."""
     would = apply.diff(api, ALL, all_objects(NS))
     assert not any(f"/namespaces/{NS}/" in where for _, where, _ in fake.requests)
@@ -338,7 +336,7 @@ NO_DRY_RUN = {
 )
 def test_an_object_that_cannot_be_tried_is_compared(
     api: Api, fake: FakeApi, which: str, strict: bool, why: str
-) -> None:
+):
     """It is said why; a change is found all the same, and the other objects are tried."""
     apply.apply(api, ALL)
     live = next(item for item in fake.all("DaemonSet") if item["metadata"]["name"] == "gpunode-device-plugin")
@@ -360,9 +358,7 @@ def test_an_object_that_cannot_be_tried_is_compared(
     ],
     ids=["right", "quota", "invalid"],
 )
-def test_what_would_be_refused_is_refused_beforehand(
-    api: Api, fake: FakeApi, fault: Fault, strict: bool
-) -> None:
+def test_what_would_be_refused_is_refused_beforehand(api: Api, fake: FakeApi, fault: Fault, strict: bool):
     """By who is about to apply it: before anything is touched. A missing right is no refusal for who only looks."""
     apply.apply(api, ALL)
     fake.fail("PATCH", "daemonsets", fault)
@@ -387,7 +383,7 @@ def container(**fields: Any) -> Object:
     return {"kind": "DaemonSet", "metadata": {"name": "d"}, "spec": {"template": template}}
 
 
-def test_a_text_of_several_lines_is_compared_line_by_line() -> None:
+def test_a_text_of_several_lines_is_compared_line_by_line():
     """The plugin's configuration is one value of a ConfigMap."""
     before, after = config_map(a="x: 1\ny: 2\n"), config_map(a="x: 1\ny: 3\n")
     shown = difference.change(before, after)
@@ -404,7 +400,7 @@ def test_a_text_of_several_lines_is_compared_line_by_line() -> None:
         {"annotations": {"kubectl.kubernetes.io/last-applied-configuration": '{"password": "hunter2"}'}},
     ],
 )
-def test_bookkeeping_of_others_is_no_difference(noise: Object) -> None:
+def test_bookkeeping_of_others_is_no_difference(noise: Object):
     """Of the API server and of kubectl; nor is the status."""
     plain = config_map(a="b")
     busy = {**plain, "metadata": {**plain["metadata"], **noise}, "status": {"phase": "Active"}}
@@ -413,7 +409,7 @@ def test_bookkeeping_of_others_is_no_difference(noise: Object) -> None:
 
 
 @tables.rows("secrets")
-def test_a_secret_appears_by_its_size(item: Object) -> None:
+def test_a_secret_appears_by_its_size(item: Object):
     """Whether it comes, goes, changes, or stands beside what changes."""
     other = copy.deepcopy(item)
     other["metadata"]["labels"] = {"x": "y"}
@@ -430,14 +426,14 @@ def test_a_secret_appears_by_its_size(item: Object) -> None:
     assert "characters>" in str(difference.creation(item).lines)
 
 
-def test_a_secret_that_changes_is_not_silent() -> None:
+def test_a_secret_that_changes_is_not_silent():
     """The person sees that something does, and not what."""
     assert difference.change(config_map(a="password: aaaa\n"), config_map(a="password: bbbb\n")).lines == (
         "(a secret changes)",
     )
 
 
-def test_what_is_no_secret_is_shown() -> None:
+def test_what_is_no_secret_is_shown():
     """Keys that only sound like it."""
     item = container(
         volumes=[{"name": "v", "secret": {"secretName": "shown"}}],
@@ -450,7 +446,7 @@ def test_what_is_no_secret_is_shown() -> None:
     assert "characters>" not in lines
 
 
-def test_objects_of_ours_hold_no_secret() -> None:
+def test_objects_of_ours_hold_no_secret():
     """Nothing of what gpunode applies is hidden from who is asked."""
     publish = PluginPublish(events=True, annotation=True, metrics=True)
     for manifest in Spec(
@@ -459,7 +455,7 @@ def test_objects_of_ours_hold_no_secret() -> None:
         assert "characters>" not in "\n".join(difference.creation(manifest).lines)
 
 
-def test_labels_read_as_what_goes_and_what_comes() -> None:
+def test_labels_read_as_what_goes_and_what_comes():
     """As `kubectl label` takes them."""
     changes = {"a": (None, "1"), "b": ("1", "2"), "c": ("3", None)}
     shown = difference.labelling("gpu-1", changes)
@@ -496,7 +492,7 @@ COMPARED = {
 
 
 @pytest.mark.parametrize("what", COMPARED)
-def test_without_a_dry_run_what_is_wished_is_compared_with_what_is_there(what: str) -> None:
+def test_without_a_dry_run_what_is_wished_is_compared_with_what_is_there(what: str):
     """As far as it is wished: defaults, and what others added, are no difference."""
     wish, live, lines = COMPARED[what]
     shown = difference.comparison(live, wish, "why")
@@ -504,7 +500,7 @@ def test_without_a_dry_run_what_is_wished_is_compared_with_what_is_there(what: s
     assert shown.untried == "why"
 
 
-def test_without_a_dry_run_what_is_not_there_is_new() -> None:
+def test_without_a_dry_run_what_is_not_there_is_new():
     """It is reported as not tried."""
     shown = difference.comparison(None, config_map(a="b"), "why")
     assert (shown.action, shown.untried) == ("created", "why")

@@ -91,9 +91,7 @@ def outcomes() -> list[Outcome]:
 SEEN = {outcome.host: outcome.facts for outcome in outcomes() if outcome.facts}
 
 
-def test_a_label_that_somebody_else_set_leaves_the_other_hosts_theirs(
-    api: Api, fake: FakeApi, capsys
-) -> None:
+def test_a_label_that_somebody_else_set_leaves_the_other_hosts_theirs(api: Api, fake: FakeApi, capsys):
     """It is told in a line of its own shape with its way out, and the command fails; the plugin still comes to every other node."""
     add_node(fake, "a", labels={"pool": "theirs"})
     add_node(fake, "b")
@@ -113,7 +111,7 @@ def test_a_label_that_somebody_else_set_leaves_the_other_hosts_theirs(
 
 def test_hosts_that_are_no_nodes_are_named_when_there_is_no_other(
     api: Api, fake: FakeApi, capsys, monkeypatch
-) -> None:
+):
     """The reason is that they are no nodes, not that no node has the plugin's label."""
     monkeypatch.setattr(placed, "REGISTER_SECONDS", 0.0)
     add_node(fake, "other")
@@ -124,9 +122,7 @@ def test_hosts_that_are_no_nodes_are_named_when_there_is_no_other(
     assert "b: no node of the cluster has its hostname `b`" in said
 
 
-def test_a_plan_says_what_is_to_be_done_and_how_much_of_it_in_the_cluster(
-    api: Api, fake: FakeApi, capsys
-) -> None:
+def test_a_plan_says_what_is_to_be_done_and_how_much_of_it_in_the_cluster(api: Api, fake: FakeApi, capsys):
     """Nothing was created yet; and hosts that are right are not all that there is to tell."""
     add_node(fake, "a")
     human = report.make(json=False, quiet=True)
@@ -145,7 +141,7 @@ def test_a_plan_says_what_is_to_be_done_and_how_much_of_it_in_the_cluster(
     assert said.err.endswith(f"1 up to date; {planned.objects} changes to make in the cluster\n")
 
 
-def test_a_plan_names_a_label_that_somebody_else_set_and_goes_on(api: Api, fake: FakeApi, capsys) -> None:
+def test_a_plan_names_a_label_that_somebody_else_set_and_goes_on(api: Api, fake: FakeApi, capsys):
     """What the other nodes get is shown all the same."""
     add_node(fake, "a", labels={"pool": "theirs"})
     add_node(fake, "b")
@@ -192,7 +188,7 @@ def test_a_plan_warns_of_nodes_that_pass_over_cdi_devices(
     runtime: str,
     gates: dict[str, bool],
     warned: str,
-) -> None:
+):
     """They say nothing, and containers start without their GPUs. The host is named, and what to do."""
     add_node(fake, "a")
     info = {"kubeletVersion": kubelet, "containerRuntimeVersion": runtime}
@@ -214,7 +210,7 @@ def test_a_plan_warns_of_nodes_that_pass_over_cdi_devices(
 )
 def test_a_plan_warns_of_hosts_with_isolation_whose_plugin_sets_a_variable_alone(
     noted: Noted, strategy: str, isolation: bool, warned: bool
-) -> None:
+):
     """NVIDIA's runtime does not heed it there."""
     words = "a: containers would get no GPU. These hosts have `isolation: true`"
     assert (words in noted(with_strategy(strategy, isolation=isolation))) == warned
@@ -232,7 +228,7 @@ def test_a_plan_warns_of_hosts_with_isolation_whose_plugin_sets_a_variable_alone
 )
 def test_a_plan_names_hosts_that_none_of_several_configurations_is_for(
     noted: Noted, files: tuple[str, ...], label: str, warned: bool
-) -> None:
+):
     """The plugin runs there with its defaults, which looks right and is seldom meant."""
     config = PluginConfig(files=dict.fromkeys(files, "version: v1"))
     inventory = Inventory("i", HOSTS[:1], Cluster(plugin=PluginImage("plugin:1"), plugin_config=config))
@@ -262,7 +258,7 @@ def test_nodes_without_the_image_are_named_before_their_plugin_ends(
     archive: str | None,
     loaded: bool,
     named: str,
-) -> None:
+):
     """The DaemonSet is one for all nodes, whichever hosts the command is for."""
     for name in ("a", "b"):
         add_node(fake, name, labels={"gpunode.dev/gpu": "true"})
@@ -316,7 +312,7 @@ def daemonset(
 )
 def test_a_plan_names_other_device_plugins_for_the_same_gpus(
     fake: FakeApi, noted: Noted, other: dict[str, Any], named: bool
-) -> None:
+):
     """Both on a node is what nobody wants, and no error by itself: which one the kubelet heeds is a matter of chance."""
     fake.put(other)
     said = f"DaemonSet kube-system/{other['metadata']['name']}, on 2 nodes, offers NVIDIA GPUs too."
@@ -326,7 +322,7 @@ def test_a_plan_names_other_device_plugins_for_the_same_gpus(
 @tables.rows("other-plugins")
 def test_a_plan_says_whose_another_plugin_is_and_how_it_leaves(
     fake: FakeApi, noted: Noted, other: dict[str, Any], namespace: str, words: str
-) -> None:
+):
     """Before anything is changed: each product has its own way off a node."""
     fake.put(other | {"metadata": other["metadata"] | {"namespace": namespace}})
     assert words in noted()
@@ -342,7 +338,7 @@ def test_a_plan_says_whose_another_plugin_is_and_how_it_leaves(
 )
 def test_a_plan_names_nodes_in_the_hands_of_the_gpu_operator(
     fake: FakeApi, noted: Noted, namespace: str, value: str, named: bool
-) -> None:
+):
     other = daemonset("nvidia-device-plugin-daemonset", "nvcr.io/nvidia/k8s-device-plugin:v0.20.0")
     fake.put(other | {"metadata": other["metadata"] | {"namespace": namespace}})
     label = "nvidia.com/gpu.deploy.device-plugin"
@@ -351,7 +347,7 @@ def test_a_plan_names_nodes_in_the_hands_of_the_gpu_operator(
 
 
 @pytest.mark.parametrize(("container", "named"), [("gpus", True), ("compute-domains", False)])
-def test_a_plan_names_a_dra_driver_for_gpus(fake: FakeApi, noted: Noted, container: str, named: bool) -> None:
+def test_a_plan_names_a_dra_driver_for_gpus(fake: FakeApi, noted: Noted, container: str, named: bool):
     """It mounts none of the folders of device plugins. One for ComputeDomains alone allocates no GPU."""
     name = "nvidia-dra-driver-gpu-kubelet-plugin"
     other = daemonset(name, "nvcr.io/nvidia/k8s-dra-driver-gpu:v26", "/var/lib/kubelet/plugins")
@@ -361,7 +357,7 @@ def test_a_plan_names_a_dra_driver_for_gpus(fake: FakeApi, noted: Noted, contain
     assert (words in noted()) == named
 
 
-def test_a_plan_names_labels_of_the_gpu_operator_that_a_failed_mig_change_left(noted: Noted) -> None:
+def test_a_plan_names_labels_of_the_gpu_operator_that_a_failed_mig_change_left(noted: Noted):
     """The operator keeps such a value, so its operands never come back by themselves."""
     label = "nvidia.com/gpu.deploy.dcgm-exporter"
     said = noted(**{label: "paused-for-mig-change", "nvidia.com/gpu.deploy.driver": "true"})
@@ -386,16 +382,14 @@ def test_a_plan_names_labels_of_the_gpu_operator_that_a_failed_mig_change_left(n
         (Packages("why", refresh=True), False),
     ],
 )
-def test_a_pod_of_the_plugin_is_outdated_by_another_driver_runtime_or_toolkit(
-    change: Change, outdated: bool
-) -> None:
+def test_a_pod_of_the_plugin_is_outdated_by_another_driver_runtime_or_toolkit(change: Change, outdated: bool):
     """containerd keeps containers over its restart, with the runtime that they were started with. It is renewed then,
     test_plugin.py."""
     facts = replace(cases.facts("modern"), kernels={"6.1.0-41-amd64": False})
     assert impact.outdates_pods([change], facts) == outdated
 
 
-def test_a_plan_names_the_plugins_pods_that_the_run_replaces(api: Api, fake: FakeApi, capsys) -> None:
+def test_a_plan_names_the_plugins_pods_that_the_run_replaces(api: Api, fake: FakeApi, capsys):
     """Those of hosts whose driver or runtime changes, in the text, in JSON, and in the number that the question rests on."""
     for name in "abc":
         add_node(fake, name, labels={"gpunode.dev/gpu": "true"})
@@ -436,7 +430,7 @@ def test_a_plan_names_the_plugins_pods_that_the_run_replaces(api: Api, fake: Fak
     ]
 
 
-def test_who_may_not_list_daemonsets_gets_his_plan(fake: FakeApi, noted: Noted) -> None:
+def test_who_may_not_list_daemonsets_gets_his_plan(fake: FakeApi, noted: Noted):
     """It takes no right that gpunode does not need otherwise."""
     fake.fail("GET", "/apis/apps/v1/daemonsets", Fault(403, "Forbidden", "no"))
     assert "Node a" in noted()
@@ -463,7 +457,7 @@ def with_last_gpu(*whole: str, **last: Any) -> Outcome:
 @pytest.mark.parametrize("lacks", [{"smi_error": "GPU is lost"}, {"modules": {}, "smi_error": None}])
 def test_a_host_whose_driver_does_not_answer_is_not_waited_for(
     api: Api, fake: FakeApi, capsys, lacks: dict[str, Any]
-) -> None:
+):
     """Its plugin is never ready; the command ends at once all the same, with the broken link, whose words the plan had, and its fix."""
     add_node(fake, "a", 2)
     add_node(fake, "b", 2)
@@ -482,7 +476,7 @@ def test_a_host_whose_driver_does_not_answer_is_not_waited_for(
     assert "GPU is lost" not in said
 
 
-def test_every_host_is_said_to_be_verified_or_not_with_what_shows_it(api: Api, fake: FakeApi, capsys) -> None:
+def test_every_host_is_said_to_be_verified_or_not_with_what_shows_it(api: Api, fake: FakeApi, capsys):
     """One GPU of the second host adds wrongly; as JSON, a line a host that a program can read."""
     add_node(fake, "a", 2)
     add_node(fake, "b", 2)
@@ -518,7 +512,7 @@ def test_every_host_is_said_to_be_verified_or_not_with_what_shows_it(api: Api, f
     assert lines[-1]["proof"].endswith(" on b-1: element 7 is 0.0, should be 3.5")
 
 
-def test_one_small_pod_is_not_said_to_have_been_on_every_gpu(api: Api, fake: FakeApi, capsys) -> None:
+def test_one_small_pod_is_not_said_to_have_been_on_every_gpu(api: Api, fake: FakeApi, capsys):
     """Of memory of which somebody has some, one unit is asked for; which GPU it was of is said."""
     named = "example.com/mem"
     config = PluginConfig(f"version: v1\nsharing: {{memory: {{name: {named}}}}}\n")
@@ -539,9 +533,7 @@ def test_one_small_pod_is_not_said_to_have_been_on_every_gpu(api: Api, fake: Fak
     assert f"1 of 2 GPUs passed in a share; in use by default/holder (3 {named})" in said
 
 
-def test_how_many_gpus_were_tested_and_who_has_the_others_is_reported(
-    api: Api, fake: FakeApi, capsys
-) -> None:
+def test_how_many_gpus_were_tested_and_who_has_the_others_is_reported(api: Api, fake: FakeApi, capsys):
     """The host is verified by those that are free, which is less than all."""
     add_node(fake, "a", 2)
     fake.put(pod("holder", node="a", namespace="default", gpus=1))
@@ -556,7 +548,7 @@ def test_how_many_gpus_were_tested_and_who_has_the_others_is_reported(
     assert f"1 of 2 GPUs passed; {users}" in said
 
 
-def test_a_gpu_with_several_shares_is_one_line(capsys) -> None:
+def test_a_gpu_with_several_shares_is_one_line(capsys):
     """With the number of pods that were on it; one that failed there has its own line."""
     ran = [
         Result("a", "pod-0", "GPU-0", "H100", True, 1.0, "", ()),
@@ -585,7 +577,7 @@ CUT = tuple(MigDevice(number, f"MIG-{number}", "3g.40gb") for number in range(2)
 )
 def test_a_host_is_verified_by_a_pod_on_each_mig_device_that_its_node_offers(
     api: Api, fake: FakeApi, capsys, parts: tuple[MigDevice, ...] | None, offered: int, proof: str
-) -> None:
+):
     """Its second GPU is not missing: it is offered in parts."""
     add_node(fake, "a", 1)
     offers = {"nvidia.com/gpu": "1", "nvidia.com/mig-3g.40gb": str(offered)}
@@ -604,7 +596,7 @@ def test_a_host_is_verified_by_a_pod_on_each_mig_device_that_its_node_offers(
 @pytest.mark.parametrize(("whole", "tried"), [(1, True), (0, False)])
 def test_a_host_is_not_verified_whose_mig_gpu_has_no_mig_device(
     api: Api, fake: FakeApi, capsys, whole: int, tried: bool
-) -> None:
+):
     """The others are tried; where there is no other, nothing is waited for."""
     add_node(fake, "a", whole)
     PluginController(fake)
@@ -622,7 +614,7 @@ def test_a_host_is_not_verified_whose_mig_gpu_has_no_mig_device(
     assert ("a-0" in said.out) == tried
 
 
-def test_a_plan_says_what_comes_to_hosts_that_are_no_nodes_yet(api: Api, fake: FakeApi, capsys) -> None:
+def test_a_plan_says_what_comes_to_hosts_that_are_no_nodes_yet(api: Api, fake: FakeApi, capsys):
     """Else a plan before the host has joined looks as if gpunode did nothing for it in the cluster."""
     add_node(fake, "a")
 
@@ -631,9 +623,7 @@ def test_a_plan_says_what_comes_to_hosts_that_are_no_nodes_yet(api: Api, fake: F
     assert "b: not in the cluster yet. Labels and the device plugin follow" in capsys.readouterr().err
 
 
-def test_a_plan_says_so_where_it_starts_the_kubelet_that_makes_a_host_a_node(
-    api: Api, fake: FakeApi, capsys
-) -> None:
+def test_a_plan_says_so_where_it_starts_the_kubelet_that_makes_a_host_a_node(api: Api, fake: FakeApi, capsys):
     """As with a feature gate that its version does not know: it has joined, and is no node under another name."""
     add_node(fake, "a")
     facts = cases.facts("modern", {})
@@ -649,9 +639,7 @@ def test_a_plan_says_so_where_it_starts_the_kubelet_that_makes_a_host_a_node(
     assert "`node:`" not in said
 
 
-def test_a_host_that_was_refused_is_among_those_that_are_not_verified(
-    api: Api, fake: FakeApi, capsys
-) -> None:
+def test_a_host_that_was_refused_is_among_those_that_are_not_verified(api: Api, fake: FakeApi, capsys):
     """The last table holds every host; the exit code is of those that were brought up."""
     add_node(fake, "a", 2)
     PluginController(fake)
@@ -686,7 +674,7 @@ def claiming(name: str, **facts: str) -> list[Outcome]:
 
 def test_a_host_that_claims_anothers_hostname_gets_nothing_of_its_node(
     api: Api, fake: FakeApi, capsys, monkeypatch
-) -> None:
+):
     """It is refused by name and not waited for; the node's own host has its labels, and no others."""
     monkeypatch.setattr(placed, "REGISTER_SECONDS", 3600.0)
     add_node(fake, "a")
@@ -708,7 +696,7 @@ def test_a_host_that_claims_anothers_hostname_gets_nothing_of_its_node(
     assert fake.all("Node")[0]["metadata"]["labels"]["pool"] == "ml"
 
 
-def test_two_hosts_that_are_one_node_are_both_refused(api: Api, fake: FakeApi, capsys, monkeypatch) -> None:
+def test_two_hosts_that_are_one_node_are_both_refused(api: Api, fake: FakeApi, capsys, monkeypatch):
     """Neither is known to be wrong; each is named with the other."""
     monkeypatch.setattr(placed, "REGISTER_SECONDS", 3600.0)
     add_node(fake, "a")
@@ -736,7 +724,7 @@ def test_two_hosts_that_are_one_node_are_both_refused(api: Api, fake: FakeApi, c
 )
 def test_an_image_that_is_another_tomorrow_is_reported(
     api: Api, fake: FakeApi, capsys, image: PluginImage, warned: bool
-) -> None:
+):
     """With the way out; what was loaded is the archive's on every node."""
     inventory = replace(INVENTORY, cluster=Cluster(plugin=image))
     drift.show(api, inventory, (), report.make(json=True, quiet=True))
@@ -747,7 +735,7 @@ def test_an_image_that_is_another_tomorrow_is_reported(
 @pytest.mark.parametrize("lasts", [False, True])
 def test_a_node_that_is_not_ready_for_a_moment_is_waited_for_once(
     api: Api, fake: FakeApi, monkeypatch, lasts: bool
-) -> None:
+):
     """Its kubelet has just started, while the API server had it as Ready from before."""
     add_node(fake, "a")
     (there,) = nodes.fetch(api)
@@ -775,7 +763,7 @@ def test_a_node_that_is_not_ready_for_a_moment_is_waited_for_once(
     assert (after.verdicts[0].status == "broken") == lasts
 
 
-def test_the_proof_of_a_host_does_not_repeat_its_name() -> None:
+def test_the_proof_of_a_host_does_not_repeat_its_name():
     """Its row names it already; another host's name stays."""
     (member, *_) = seen(HOSTS)
     name = member.host.name
@@ -806,7 +794,7 @@ def test_what_provision_proves_is_what_verify_says(
     broken: str,
     expected: int | None,
     link: str | None,
-) -> None:
+):
     """The same judges, link by link; what provision says of the host is the problem of the first that does not hold."""
     monkeypatch.setattr(proof, "PLUGIN_SECONDS", 1.0)
     add_node(fake, "a", gpus)
@@ -834,7 +822,7 @@ def test_what_provision_proves_is_what_verify_says(
 @pytest.mark.parametrize(("run", "proven"), [(False, True), (True, False)])
 def test_a_node_that_somebody_cordoned_is_in_the_way_of_pods_alone(
     api: Api, fake: FakeApi, run: bool, proven: bool
-) -> None:
+):
     """It is provisioned all the same; no pod is waited for that nothing can schedule."""
     add_node(fake, "a", 2)
     fake.update("Node", "a", spec={"unschedulable": True})

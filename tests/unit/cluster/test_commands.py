@@ -62,7 +62,7 @@ def configure(folder: Path, **values: Any) -> None:
 
 def test_a_node_with_another_name_than_the_inventorys_is_found_by_its_hosts_own(
     command: Command, fake: FakeApi
-) -> None:
+):
     """As `provision` finds it."""
     add_node(fake, "inside", 2)
     add_node(fake, "gpu-2", 1)
@@ -78,7 +78,7 @@ def test_a_node_with_another_name_than_the_inventorys_is_found_by_its_hosts_own(
     assert all(uuid in ran.output for uuid in ("GPU-0", "GPU-1", "GPU-2"))
 
 
-def test_a_deploy_after_which_a_node_offers_no_gpu_has_failed(command: Command, fake: FakeApi) -> None:
+def test_a_deploy_after_which_a_node_offers_no_gpu_has_failed(command: Command, fake: FakeApi):
     """The reason is told, and `plugin status` agrees."""
     add_node(fake, "inside", 0)
     add_node(fake, "gpu-2", 1)
@@ -93,7 +93,7 @@ def test_a_deploy_after_which_a_node_offers_no_gpu_has_failed(command: Command, 
 
 def test_each_of_several_nodes_that_offer_no_gpu_is_said_to_have_had_the_whole_wait(
     command: Command, fake: FakeApi
-) -> None:
+):
     """They are waited for one after the other, until one end."""
     add_node(fake, "inside", 0)
     add_node(fake, "gpu-2", 0)
@@ -103,9 +103,7 @@ def test_each_of_several_nodes_that_offer_no_gpu_is_said_to_have_had_the_whole_w
     assert "gpu-2 offers 0 GPUs after 2 s" in said
 
 
-def test_the_status_of_a_plugin_that_is_right_repeats_no_line_of_its_log(
-    command: Command, fake: FakeApi
-) -> None:
+def test_the_status_of_a_plugin_that_is_right_repeats_no_line_of_its_log(command: Command, fake: FakeApi):
     """The last line is of interest where something is wrong."""
     for name, gpus in (("inside", 1), ("gpu-2", 0)):
         add_node(fake, name, gpus, labels=GPU_NODE)
@@ -119,7 +117,7 @@ def test_the_status_of_a_plugin_that_is_right_repeats_no_line_of_its_log(
     assert "said on inside" not in said
 
 
-def test_a_deploy_without_an_image_touches_no_node(command: Command, fake: FakeApi, tmp_path) -> None:
+def test_a_deploy_without_an_image_touches_no_node(command: Command, fake: FakeApi, tmp_path):
     """The mistake is in the inventory; the cluster stays as it is."""
     file = tmp_path / "inventory.yaml"
     config = json.loads(file.read_text())
@@ -132,7 +130,7 @@ def test_a_deploy_without_an_image_touches_no_node(command: Command, fake: FakeA
     assert "gpunode.dev/gpu" not in fake.all("Node")[0]["metadata"]["labels"]
 
 
-def test_what_is_to_be_removed_is_shown_before_the_question(command: Command, fake: FakeApi) -> None:
+def test_what_is_to_be_removed_is_shown_before_the_question(command: Command, fake: FakeApi):
     """If no user can answer, it is shown and nothing is removed."""
     with_plugin(command, fake, 2)
     elsewhere = command("plugin", "remove", "--yes", "--namespace", "typo")
@@ -172,7 +170,7 @@ def looked(monkeypatch, gpu: Gpu | None = None) -> None:
 
 def test_devices_that_are_out_beside_whole_gpus_are_reported_where_the_capacity_holds(
     command: Command, fake: FakeApi, monkeypatch
-) -> None:
+):
     """A share of another name that is Unhealthy breaks nothing that verify counts, but is no secret."""
     with_plugin(command, fake, 1, gpu_shared=4)
     looked(monkeypatch)
@@ -187,7 +185,7 @@ def test_devices_that_are_out_beside_whole_gpus_are_reported_where_the_capacity_
 
 def test_a_label_that_names_no_configuration_has_its_fix(
     command: Command, fake: FakeApi, tmp_path, monkeypatch
-) -> None:
+):
     """Shares of the configuration of before are not said to be too many GPUs."""
     add_node(fake, "inside", 16, labels={**GPU_NODE, "nvidia.com/device-plugin.config": "nosuch"})
     (tmp_path / "plugin.yaml").write_text("version: v1\n")
@@ -203,9 +201,7 @@ def test_a_label_that_names_no_configuration_has_its_fix(
     assert command("plugin", "status", "--limit", "gpu-1").exit_code == 1
 
 
-def test_a_pod_that_failed_has_the_plugins_words_beside_its_own(
-    command: Command, fake: FakeApi, monkeypatch
-) -> None:
+def test_a_pod_that_failed_has_the_plugins_words_beside_its_own(command: Command, fake: FakeApi, monkeypatch):
     """A GPU may have become ill just now: the kubelet counts it yet, the plugin has heard its Xid."""
     with_plugin(command, fake, 1)
     looked(monkeypatch)
@@ -219,7 +215,7 @@ def test_a_pod_that_failed_has_the_plugins_words_beside_its_own(
 
 def test_a_gpu_given_whole_though_cut_into_mig_devices_is_the_cause_where_its_pod_failed(
     command: Command, fake: FakeApi, monkeypatch
-) -> None:
+):
     """In the pod the driver sees no GPU, which says nothing of MIG."""
     with_plugin(command, fake, 1)
     _, seen = cases.right()
@@ -265,7 +261,7 @@ def links(ran: Result) -> dict[str, dict[str, str]]:
 )
 def test_a_gpu_whose_mig_is_on_and_that_has_no_mig_device_is_named_with_what_to_do(
     command: Command, fake: FakeApi, monkeypatch, strategy: Callable[[str], None], whole: int, text: str
-) -> None:
+):
     """The usual state after a reboot. Nothing else is asked: the host's own nvidia-smi says so."""
     strategy("mixed")
     with_plugin(command, fake, whole)
@@ -293,7 +289,7 @@ def test_a_plugin_that_was_started_before_the_mig_devices_were_made_is_to_be_sta
     allocatable: int,
     count: int,
     renew: bool,
-) -> None:
+):
     """Its container has no device nodes of them. One that is Unhealthy it has seen."""
     strategy("mixed")
     name = "nvidia.com/mig-3g.40gb"
@@ -313,7 +309,7 @@ def test_a_plugin_that_was_started_before_the_mig_devices_were_made_is_to_be_sta
 
 def test_a_plugin_that_refuses_a_mig_layout_is_repaired_on_the_host(
     command: Command, fake: FakeApi, monkeypatch, strategy: Callable[[str], None]
-) -> None:
+):
     """`gpunode provision` would not help."""
     strategy("single")
     add_node(fake, "inside", 0, labels=GPU_NODE)
@@ -333,7 +329,7 @@ def test_a_plugin_that_refuses_a_mig_layout_is_repaired_on_the_host(
 
 def test_a_node_whose_mig_devices_are_not_known_is_not_called_broken(
     command: Command, fake: FakeApi, monkeypatch, strategy: Callable[[str], None]
-) -> None:
+):
     """`nvidia-smi -L` failed: what the node offers is all there is to go by, and every part of it is tried."""
     strategy("mixed")
     with_plugin(command, fake, 1, **{"mig-3g.40gb": 1})
@@ -350,7 +346,7 @@ def test_a_node_whose_mig_devices_are_not_known_is_not_called_broken(
 
 def test_a_mig_mode_that_waits_for_a_reset_is_reported_and_breaks_nothing(
     command: Command, fake: FakeApi, monkeypatch
-) -> None:
+):
     """Until then the GPU is what it was."""
     with_plugin(command, fake, 2)
     two(monkeypatch, mig_pending=True)
@@ -362,7 +358,7 @@ def test_a_mig_mode_that_waits_for_a_reset_is_reported_and_breaks_nothing(
 
 def test_a_gpu_that_is_given_whole_with_mig_on_is_reported_before_a_pod_fails_on_it(
     command: Command, fake: FakeApi, monkeypatch
-) -> None:
+):
     """It is offered, and of no use."""
     with_plugin(command, fake, 2)
     two(monkeypatch, **ON)
@@ -376,7 +372,7 @@ def test_a_gpu_that_is_given_whole_with_mig_on_is_reported_before_a_pod_fails_on
 @pytest.mark.parametrize("annotation", [True, False])
 def test_memory_that_is_not_limited_has_its_reason(
     command: Command, fake: FakeApi, monkeypatch, annotation: bool
-) -> None:
+):
     """Nothing is broken, so nobody would look for it in a log."""
     with_plugin(command, fake, shared=(1, 16))
     looked(monkeypatch)
@@ -388,9 +384,7 @@ def test_memory_that_is_not_limited_has_its_reason(
     assert "shares of memory are not limited by the driver: the driver is too old" in verified.output
 
 
-def test_a_gpu_that_fell_off_the_bus_has_its_xid_as_the_cause(
-    command: Command, fake: FakeApi, monkeypatch
-) -> None:
+def test_a_gpu_that_fell_off_the_bus_has_its_xid_as_the_cause(command: Command, fake: FakeApi, monkeypatch):
     """The driver says only that it is lost; the device plugin has heard why, and told the cluster."""
     with_plugin(command, fake, 2)
     _, seen = cases.right()
@@ -407,7 +401,7 @@ def test_a_gpu_that_fell_off_the_bus_has_its_xid_as_the_cause(
 
 def test_a_plan_that_the_cluster_refuses_ends_with_its_summary_too(
     command: Command, fake: FakeApi, monkeypatch
-) -> None:
+):
     """What the hosts would change is told and counted; the refusal is a line of its own."""
     monkeypatch.setattr(converge, "probe_and_plan", lambda visit, _: Outcome(visit.host.name, "right"))
     fake.fail("GET", "/nodes", Fault(403, "Forbidden", "nodes is forbidden"))
@@ -419,7 +413,7 @@ def test_a_plan_that_the_cluster_refuses_ends_with_its_summary_too(
     assert (last["type"], last["right"]) == ("summary", 2)
 
 
-def test_a_label_that_nobody_named_is_explained_by_an_example(command: Command) -> None:
+def test_a_label_that_nobody_named_is_explained_by_an_example(command: Command):
     ended = command("label")
 
     assert isinstance(ended.exception, UsageError)
@@ -431,7 +425,7 @@ def test_a_label_that_nobody_named_is_explained_by_an_example(command: Command) 
 )
 def test_a_host_without_a_gpu_is_not_told_to_name_its_node(
     command: Command, fake: FakeApi, monkeypatch, words: tuple[str, ...]
-) -> None:
+):
     """Its own refusal says more than that it is no node."""
     add_node(fake, "gpu-2", 1)
     PluginController(fake)
@@ -455,7 +449,7 @@ def test_a_host_without_a_gpu_is_not_told_to_name_its_node(
 
 def test_a_fix_works_with_the_inventory_that_was_given(
     command: Command, fake: FakeApi, monkeypatch, tmp_path
-) -> None:
+):
     """Not with the default one, which the person may not have."""
     add_node(fake, "gpu-2", 1)
     lost = Outcome(
@@ -483,7 +477,7 @@ def deployed(command: Command, right_hosts: None) -> Command:
     return command
 
 
-def test_a_drift_check_covers_the_cluster(deployed: Command, fake: FakeApi) -> None:
+def test_a_drift_check_covers_the_cluster(deployed: Command, fake: FakeApi):
     """5 where the cluster alone is not as it was left; and where it is, that is said."""
     planned = deployed("plan", "--exit-code")
     assert planned.exit_code == 0
@@ -502,7 +496,7 @@ def test_a_drift_check_covers_the_cluster(deployed: Command, fake: FakeApi) -> N
     assert fake.all("DaemonSet")[0]["spec"]["template"]["spec"]["containers"][0]["image"] == "theirs:1"
 
 
-def test_a_label_that_would_be_refused_is_no_good_plan(deployed: Command, fake: FakeApi) -> None:
+def test_a_label_that_would_be_refused_is_no_good_plan(deployed: Command, fake: FakeApi):
     """As provision would end: with 1, whatever else waits."""
     fake.update("Node", "gpu-1", metadata={"labels": {"gpunode.dev/gpu": "false"}})
     planned = deployed("plan", "--exit-code")
@@ -510,7 +504,7 @@ def test_a_label_that_would_be_refused_is_no_good_plan(deployed: Command, fake: 
     assert "gpu-1: another client set gpunode.dev/gpu=false" in planned.stderr
 
 
-def test_who_may_only_look_gets_a_plan_that_says_so(deployed: Command, fake: FakeApi) -> None:
+def test_who_may_only_look_gets_a_plan_that_says_so(deployed: Command, fake: FakeApi):
     """Node by node nothing is asked any more once it is known; a drift check works."""
     for name in ("gpu-1", "gpu-2"):
         fake.update("Node", name, metadata={"labels": {"gpunode.dev/gpu": None}})
@@ -533,7 +527,7 @@ def test_who_may_only_look_gets_a_plan_that_says_so(deployed: Command, fake: Fak
 @pytest.mark.parametrize("options", [[], ["--json"]])
 def test_a_deploy_is_shown_and_accepted_before_anything_changes(
     command: Command, fake: FakeApi, options: list[str]
-) -> None:
+):
     """Where nobody can answer, nothing is done; where nothing changes, nobody is asked."""
     before = json.dumps(fake.objects)
     declined = command("plugin", "deploy", *options)
@@ -559,7 +553,7 @@ SLICED = "version: v1\nsharing: {timeSlicing: {resources: [{name: nvidia.com/gpu
 )
 def test_another_configuration_is_told_of_every_node_that_it_reaches(
     deployed: Command, fake: FakeApi, tmp_path, words: list[str], outside: str
-) -> None:
+):
     """The DaemonSet is one for all: nodes outside --limit, and those in no inventory, are shared too. A node without the
     plugin is none of them."""
     add_node(fake, "new-1", 2, labels=GPU_NODE)
@@ -580,7 +574,7 @@ def test_another_configuration_is_told_of_every_node_that_it_reaches(
     assert "`cluster.plugin.configs`" in told
 
 
-def test_nodes_whose_configuration_stays_are_not_told_of(deployed: Command, tmp_path) -> None:
+def test_nodes_whose_configuration_stays_are_not_told_of(deployed: Command, tmp_path):
     """Of several configurations each node has its own: gpu-2 keeps what it had."""
     path = tmp_path / "inventory.yaml"
     config = json.loads(path.read_text())
@@ -598,7 +592,7 @@ def test_nodes_whose_configuration_stays_are_not_told_of(deployed: Command, tmp_
     assert "It reaches" not in told
 
 
-def test_without_a_node_nothing_of_the_plugin_is_asked_or_shown(command: Command, fake: FakeApi) -> None:
+def test_without_a_node_nothing_of_the_plugin_is_asked_or_shown(command: Command, fake: FakeApi):
     """It would run nowhere."""
     add_node(fake, "other", 1)
     ended = command("plugin", "deploy", "--limit", "gpu-1")
@@ -624,7 +618,7 @@ def theirs(fake: FakeApi, *nodes: str, **metadata: Any) -> None:
         fake.put(item)
 
 
-def test_another_plugin_is_replaced_where_it_is_named(command: Command, fake: FakeApi) -> None:
+def test_another_plugin_is_replaced_where_it_is_named(command: Command, fake: FakeApi):
     """Its deletion is in the plan and comes before this plugin; the note about it is gone."""
     for name in ("inside", "gpu-2"):
         add_node(fake, name, 1)
@@ -647,7 +641,7 @@ def test_another_plugin_is_replaced_where_it_is_named(command: Command, fake: Fa
 @pytest.mark.parametrize("annotation", [False, True])
 def test_who_has_no_right_to_admission_policies_needs_none_where_none_is_wanted(
     command: Command, fake: FakeApi, tmp_path, annotation: bool
-) -> None:
+):
     """A ClusterRole of before gpunode had them goes on to work. Where one is wanted, the right is named, and its rule."""
     for node in ("inside", "gpu-2"):
         add_node(fake, node, 1)
@@ -687,7 +681,7 @@ QUOTA = "pods is forbidden: exceeded quota: gpus, requested: pods=1, used: pods=
 )
 def test_another_plugin_stays_where_this_one_would_not_run(
     command: Command, fake: FakeApi, tmp_path, image: dict[str, str], refused: str, words: str
-) -> None:
+):
     """Else the nodes would offer no GPU any more. Nothing is changed."""
     for node in ("inside", "gpu-2"):
         add_node(fake, node, 1)
@@ -726,7 +720,7 @@ def test_another_plugin_stays_where_this_one_would_not_run(
 )
 def test_another_plugin_is_not_replaced_in_part_or_where_it_comes_back(
     command: Command, fake: FakeApi, name: str, nodes: tuple[str, ...], metadata: dict[str, Any], words: str
-) -> None:
+):
     """Nothing is changed."""
     for node in ("inside", "gpu-2"):
         add_node(fake, node, 1)

@@ -43,7 +43,7 @@ POD = "gpunode-device-plugin-a"
         (status(), ("False", "no-gpu", "the node offers no GPU")),
     ],
 )
-def test_the_condition_has_the_code_of_the_status(seen: Status, expected: tuple[str, str, str]) -> None:
+def test_the_condition_has_the_code_of_the_status(seen: Status, expected: tuple[str, str, str]):
     assert condition_of(seen) == Condition(*expected)
 
 
@@ -74,7 +74,7 @@ AHEAD = "the acceptance is dated 2026-11-26, which is in the future: check the c
 )  # fmt: skip
 def test_the_condition_has_the_acceptance_and_is_not_true_without_a_required_one(
     before: Condition, note: str, now: float, expected: tuple[str, str, str]
-) -> None:
+):
     status, reason, text = expected
     message = "; ".join(filter(None, (before.message, text)))
     assert with_acceptance(before, note, now) == Condition(status, reason, message)
@@ -109,31 +109,31 @@ def running(fake: FakeApi, monkeypatch) -> FakeApi:
 )
 def test_verify_compares_the_condition_with_the_status(
     api: Api, running: FakeApi, state: str, reason: str, code: str
-) -> None:
+):
     write(running, state, reason)
     verdict = judged(api, running)
     assert (verdict.problem.code if verdict.problem else "") == code
     assert verdict.status == ("broken" if code else "ok")
 
 
-def test_a_missing_acceptance_is_for_its_own_link_to_judge(api: Api, running: FakeApi) -> None:
+def test_a_missing_acceptance_is_for_its_own_link_to_judge(api: Api, running: FakeApi):
     write(running, "False", "not-accepted")
     assert judged(api, running).problem is not None  # a GPU is lost
     publish(running, "a", status(resources=OFFERED))
     assert judged(api, running) == OK
 
 
-def test_a_condition_that_is_missing_is_named(api: Api, running: FakeApi) -> None:
+def test_a_condition_that_is_missing_is_named(api: Api, running: FakeApi):
     assert judged(api, running).text.startswith("the node's condition is no GpuReady")
 
 
-def test_the_condition_of_a_dead_plugin_is_called_stale(api: Api, running: FakeApi) -> None:
+def test_the_condition_of_a_dead_plugin_is_called_stale(api: Api, running: FakeApi):
     write(running, "True", "ready")
     dead = judged(api, running, Verdict.broken("plugin", "p is not ready", "it crashes"))
     assert dead.cause == "it crashes\nthe node's condition GpuReady=True is from before"
 
 
-def test_a_condition_that_a_plugin_left_is_removed_alone(api: Api, running: FakeApi) -> None:
+def test_a_condition_that_a_plugin_left_is_removed_alone(api: Api, running: FakeApi):
     write(running, "True", "ready")
     assert condition.read_nodes(api) == ("a",)
     assert condition.remove(api, lambda _: None) == ("a",)
@@ -141,7 +141,7 @@ def test_a_condition_that_a_plugin_left_is_removed_alone(api: Api, running: Fake
     assert [each["type"] for each in node["status"]["conditions"]] == ["Ready"]
 
 
-def test_a_condition_of_this_type_that_another_client_wrote_stays(api: Api, running: FakeApi) -> None:
+def test_a_condition_of_this_type_that_another_client_wrote_stays(api: Api, running: FakeApi):
     """By the API server's books; several may have written it."""
 
     def entry(manager: str, kind: str) -> dict[str, Any]:
@@ -160,7 +160,7 @@ def test_a_condition_of_this_type_that_another_client_wrote_stays(api: Api, runn
 
 
 @pytest.mark.parametrize("on", [True, False])
-def test_the_plugin_has_the_right_only_where_it_is_asked_for(on: bool) -> None:
+def test_the_plugin_has_the_right_only_where_it_is_asked_for(on: bool):
     objects = Spec("gpunode", PluginImage("i:1"), publish=PluginPublish(condition=on)).manifests
     rules = [rule for item in objects if item["kind"] == "ClusterRole" for rule in item["rules"]]
     assert rules == ([{"apiGroups": [""], "resources": ["nodes/status"], "verbs": ["patch"]}] if on else [])

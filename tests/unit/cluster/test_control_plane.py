@@ -67,27 +67,27 @@ def cluster(fake: FakeApi) -> FakeApi:
 )
 def test_the_api_server_says_whether_it_and_etcd_are_healthy(
     api: Api, cluster: FakeApi, answers: dict[str, Fault], problem: str
-) -> None:
+):
     """By the names that its version has. Who may not ask for etcd alone asks for all."""
     cluster.closed |= answers
     reported = control_plane.problem(api)
     assert reported.startswith(problem) if problem else reported == ""
 
 
-def test_an_etcd_that_is_not_ready_is_named(api: Api, cluster: FakeApi) -> None:
+def test_an_etcd_that_is_not_ready_is_named(api: Api, cluster: FakeApi):
     """One of several: the API server is healthy, and a second one gone would be too many."""
     cluster.update("Pod", "etcd-cp2", "kube-system", status={"conditions": []})
     assert control_plane.problem(api) == "not Ready: etcd-cp2"
     assert control_plane.problem(api, but=["cp2"]) == ""
 
 
-def test_a_node_of_it_that_is_not_ready_is_named(api: Api, cluster: FakeApi) -> None:
+def test_a_node_of_it_that_is_not_ready_is_named(api: Api, cluster: FakeApi):
     add_node(cluster, "cp2", ready=False, labels={"node-role.kubernetes.io/control-plane": ""})
     assert control_plane.problem(api) == "not Ready: cp2"
     assert control_plane.problem(api, but=["cp2"]) == ""
 
 
-def test_an_api_server_that_is_away_is_a_problem(api: Api, cluster: FakeApi) -> None:
+def test_an_api_server_that_is_away_is_a_problem(api: Api, cluster: FakeApi):
     for _ in range(3):  # a request that fails is made again
         cluster.fail("GET", "/readyz", None)
     assert control_plane.problem(api)
@@ -124,7 +124,7 @@ INVENTORY = Inventory("inventory.yaml", (), Cluster(plugin=PluginImage("plugin:1
 )
 def test_a_host_of_the_control_plane_is_disturbed_only_when_named(
     asked: Member, inventory: Inventory, status: str
-) -> None:
+):
     """And only where its health can be asked for."""
     (after,) = rollout.refuse_unnamed(inventory, (asked,))
     assert after.outcome is not None
@@ -137,9 +137,7 @@ def test_a_host_of_the_control_plane_is_disturbed_only_when_named(
         )
 
 
-def test_a_host_whose_control_plane_is_not_healthy_is_out(
-    api: Api, cluster: FakeApi, monkeypatch, capsys
-) -> None:
+def test_a_host_whose_control_plane_is_not_healthy_is_out(api: Api, cluster: FakeApi, monkeypatch, capsys):
     monkeypatch.setattr(rollout, "AFTER", 0.0)
     cluster.update("Pod", "etcd-cp2", "kube-system", status={"conditions": []})
     reporter = report.make(json=True, quiet=True)

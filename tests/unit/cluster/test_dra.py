@@ -70,9 +70,7 @@ def command(fake: FakeApi, tmp_path, monkeypatch) -> Callable[..., Result]:
     return lambda *words: CliRunner().invoke(app, [*words, str(inventory)])
 
 
-def test_a_node_whose_gpus_dra_allocates_gets_no_plugin(
-    command: Callable[..., Result], fake: FakeApi
-) -> None:
+def test_a_node_whose_gpus_dra_allocates_gets_no_plugin(command: Callable[..., Result], fake: FakeApi):
     """Each object that shows it is named, with both ways out; the other node gets its plugin."""
     add_node(fake, "a", 2)
     add_node(fake, "b", 1)
@@ -119,7 +117,7 @@ def test_a_node_whose_gpus_dra_allocates_gets_no_plugin(
 @pytest.mark.parametrize("labels", [{}, LABELLED], ids=["", "its label left"])
 def test_dra_that_allocates_no_gpu_of_the_node_is_no_other_owner(
     api: Api, fake: FakeApi, signs: Callable[[FakeApi], Any], labels: dict[str, str]
-) -> None:
+):
     """The two go together then. A label of the GPU Operator may be left of what is gone."""
     add_node(fake, "a", 1, labels=labels)
     signs(fake)
@@ -151,7 +149,7 @@ def test_dra_that_allocates_no_gpu_of_the_node_is_no_other_owner(
 )
 def test_other_signs_of_an_owner(
     api: Api, fake: FakeApi, labels: dict[str, str], signs: Callable[[FakeApi], Any], words: str
-) -> None:
+):
     """A GPUCluster labels its nodes before its driver runs; a DeviceClass names the driver that it is for."""
     add_node(fake, "a", 1, labels=labels)
     signs(fake)
@@ -163,7 +161,7 @@ def test_other_signs_of_an_owner(
 
 
 @pytest.mark.parametrize("minor", [20, 31, 33])
-def test_an_older_api_server_is_asked_for_what_it_has(api: Api, fake: FakeApi, minor: int) -> None:
+def test_an_older_api_server_is_asked_for_what_it_has(api: Api, fake: FakeApi, minor: int):
     """Nothing before 1.31; its own version of the slices until 1.34."""
     fake.minor = minor
     add_node(fake, "a", 1)
@@ -175,7 +173,7 @@ def test_an_older_api_server_is_asked_for_what_it_has(api: Api, fake: FakeApi, m
 
 def test_who_may_not_list_resource_slices_is_told_so_and_gets_the_plan(
     api: Api, fake: FakeApi, capsys, monkeypatch
-) -> None:
+):
     """The right is one that nothing else takes, so it stops nothing."""
     monkeypatch.setattr(proof, "PLUGIN_SECONDS", 2.0)
     add_node(fake, "a")
@@ -203,7 +201,7 @@ def test_who_may_not_list_resource_slices_is_told_so_and_gets_the_plan(
     assert "list resourceslices" in why.fix
 
 
-def test_a_plan_counts_a_node_with_another_owner_as_a_conflict(api: Api, fake: FakeApi, capsys) -> None:
+def test_a_plan_counts_a_node_with_another_owner_as_a_conflict(api: Api, fake: FakeApi, capsys):
     """So `plan` does not end as if all could be done."""
     add_node(fake, "a")
     add_slice(fake, "a")
@@ -215,7 +213,7 @@ def test_a_plan_counts_a_node_with_another_owner_as_a_conflict(api: Api, fake: F
     assert WORDS in capsys.readouterr().err
 
 
-def test_provision_leaves_the_labels_of_such_a_node_alone(api: Api, fake: FakeApi, capsys) -> None:
+def test_provision_leaves_the_labels_of_such_a_node_alone(api: Api, fake: FakeApi, capsys):
     """The host itself may be right; its GPUs are not offered by it."""
     add_node(fake, "a")
     add_slice(fake, "a")
@@ -231,9 +229,7 @@ def test_provision_leaves_the_labels_of_such_a_node_alone(api: Api, fake: FakeAp
     assert not fake.all("Pod")
 
 
-def test_a_driver_that_came_later_shows_in_every_status(
-    command: Callable[..., Result], fake: FakeApi
-) -> None:
+def test_a_driver_that_came_later_shows_in_every_status(command: Callable[..., Result], fake: FakeApi):
     """The plugin runs there already, so taking it off is one of the two ways."""
     for name in ("a", "b"):
         add_node(fake, name, 1, labels=GPU_NODE)
@@ -250,7 +246,7 @@ def test_a_driver_that_came_later_shows_in_every_status(
         assert "take gpunode's plugin off it: `kubectl label node a gpunode.dev/gpu-`" in said
 
 
-def test_verify_breaks_at_the_plugin(api: Api, fake: FakeApi, tmp_path) -> None:
+def test_verify_breaks_at_the_plugin(api: Api, fake: FakeApi, tmp_path):
     """Whether the plugin runs there or not: its absence is no fault to be fixed by `provision`."""
     add_node(fake, "a", 1)
     add_slice(fake, "a")
@@ -312,7 +308,7 @@ def walk_links(api: Api, fake: FakeApi, tmp_path, *, acts: bool = False) -> Memb
 )
 def test_a_node_that_is_to_be_served_by_dra_is_judged_by_its_slices(
     api: Api, fake: FakeApi, tmp_path, uuids: tuple[str, ...], labels: dict[str, str], layer: str, code: str
-) -> None:
+):
     add_node(fake, "a", labels=labels)
     publish(fake, *uuids)
     Kubelet(fake, {"a": list(UUIDS)})
@@ -329,7 +325,7 @@ def test_a_node_that_is_to_be_served_by_dra_is_judged_by_its_slices(
 @pytest.mark.parametrize(("taken", "pods"), [([], 2), (["gpu-0"], 1), (["gpu-0", "gpu-1"], 0)])
 def test_pods_claim_the_devices_that_no_claim_has(
     api: Api, fake: FakeApi, tmp_path, taken: list[str], pods: int
-) -> None:
+):
     """By a template of the run, which goes with its pods. Those in use are named."""
     add_node(fake, "a")
     publish(fake, *UUIDS)
@@ -355,7 +351,7 @@ def test_pods_claim_the_devices_that_no_claim_has(
 @pytest.mark.parametrize("held", [False, True])
 def test_the_plugin_leaves_a_node_for_dra_once_no_pod_has_its_gpus(
     api: Api, fake: FakeApi, tmp_path, held: bool
-) -> None:
+):
     """Else the driver would give these GPUs to others, too."""
     add_node(fake, "a", 2)
     (node,) = nodes.fetch(api)
@@ -373,7 +369,7 @@ def test_the_plugin_leaves_a_node_for_dra_once_no_pod_has_its_gpus(
 
 
 @pytest.mark.parametrize("acts", [False, True])
-def test_dra_needs_an_api_server_that_serves_it(api: Api, fake: FakeApi, tmp_path, acts: bool) -> None:
+def test_dra_needs_an_api_server_that_serves_it(api: Api, fake: FakeApi, tmp_path, acts: bool):
     """The host alone is out, and keeps the plugin that it has."""
     fake.minor = 33
     add_node(fake, "a")
@@ -387,9 +383,7 @@ def test_dra_needs_an_api_server_that_serves_it(api: Api, fake: FakeApi, tmp_pat
     assert fake.all("Node")[0]["metadata"]["labels"]["gpunode.dev/gpu"] == "true"
 
 
-def test_provision_waits_for_what_a_driver_publishes_late(
-    api: Api, fake: FakeApi, tmp_path, monkeypatch
-) -> None:
+def test_provision_waits_for_what_a_driver_publishes_late(api: Api, fake: FakeApi, tmp_path, monkeypatch):
     add_node(fake, "a")
     fake.put(DRIVERS)
     Kubelet(fake, {"a": list(UUIDS)})
@@ -404,14 +398,14 @@ def test_provision_waits_for_what_a_driver_publishes_late(
     assert walk_links(api, fake, tmp_path, acts=True).proven
 
 
-def test_a_claim_that_only_watches_a_device_does_not_use_it(api: Api, fake: FakeApi) -> None:
+def test_a_claim_that_only_watches_a_device_does_not_use_it(api: Api, fake: FakeApi):
     publish(fake, *UUIDS)
     claim(fake, "gpu-0", adminAccess=True)
     claim(fake, "gpu-1")
     assert [device.users for device in slices.read(api)["a"]] == [(), ("ml/train",)]
 
 
-def test_templates_of_an_earlier_holder_are_deleted(api: Api, fake: FakeApi, tmp_path) -> None:
+def test_templates_of_an_earlier_holder_are_deleted(api: Api, fake: FakeApi, tmp_path):
     add_node(fake, "a")
     publish(fake, *UUIDS)
     Kubelet(fake, {"a": list(UUIDS)})
@@ -424,9 +418,7 @@ def test_templates_of_an_earlier_holder_are_deleted(api: Api, fake: FakeApi, tmp
     assert [item["metadata"]["name"] for item in fake.all("ResourceClaimTemplate")] == ["verify"]
 
 
-def test_status_names_the_pods_whose_claims_have_a_nodes_gpus(
-    command: Callable[..., Result], fake: FakeApi
-) -> None:
+def test_status_names_the_pods_whose_claims_have_a_nodes_gpus(command: Callable[..., Result], fake: FakeApi):
     """The node has no plugin, which is no fault; who may not list claims sees the nodes that have one, as before."""
     add_node(fake, "a")
     publish(fake, *UUIDS)
@@ -448,7 +440,7 @@ def test_status_names_the_pods_whose_claims_have_a_nodes_gpus(
 @pytest.mark.parametrize(("taken", "verdict", "pods"), [(UUIDS, "skipped", 0), (UUIDS[:1], "failed", 1)])
 def test_accept_measures_by_claims_the_devices_that_no_claim_has(
     api: Api, fake: FakeApi, tmp_path, monkeypatch, taken: tuple[str, ...], verdict: str, pods: int
-) -> None:
+):
     """Of a pod that measures nothing, as these do, the host is not accepted."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     add_node(fake, "a")

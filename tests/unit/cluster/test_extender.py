@@ -36,7 +36,7 @@ from .fake import FakeApi, Fault
 
 
 @pytest.mark.parametrize("archive", [None, "plugin.tar"])
-def test_two_replicas_of_which_one_is_ready(archive: str | None) -> None:
+def test_two_replicas_of_which_one_is_ready(archive: str | None):
     """Replaced both at once; where the image is loaded by gpunode, on the nodes that have it."""
     image = PluginImage("plugin:1", archive)
     spec = Spec(
@@ -84,7 +84,7 @@ def given(roles: Iterable[Mapping[str, Any]]) -> set[tuple[str, str]]:
     }
 
 
-def test_the_documents_roles_are_what_share_and_a_notebook_take(api: Api) -> None:
+def test_the_documents_roles_are_what_share_and_a_notebook_take(api: Api):
     """To write, to remove, to ask; and the API server lets nobody give rights that he does not have."""
     base, more = given([ROLES["gpunode-operator"]]), given([ROLES["gpunode-share-operator"]])
     spec = Spec("ns", PluginImage("any"), Share(), dict.fromkeys(deployment.FILES, ""))
@@ -99,7 +99,7 @@ def test_the_documents_roles_are_what_share_and_a_notebook_take(api: Api) -> Non
     assert more - needed - repair - maintenance == set()
 
 
-def test_a_plan_shows_no_key() -> None:
+def test_a_plan_shows_no_key():
     """Neither new nor changed."""
     rule, other = (
         next(
@@ -116,7 +116,7 @@ def test_a_plan_shows_no_key() -> None:
     assert not any(value in text for value in rule["data"].values())
 
 
-def test_a_repair_leaves_a_pod_alone_that_has_its_name_from_another_by_now(api: Api, fake: FakeApi) -> None:
+def test_a_repair_leaves_a_pod_alone_that_has_its_name_from_another_by_now(api: Api, fake: FakeApi):
     """A StatefulSet makes its pods again by the same names."""
     fake.put(pod("train-0", node="a", namespace="ml", gpus=1))
     (before,) = fake.all("Pod")
@@ -139,7 +139,7 @@ def test_a_repair_leaves_a_pod_alone_that_has_its_name_from_another_by_now(api: 
 )
 def test_pods_that_the_cluster_does_not_make_are_not_waited_for_to_the_end(
     api: Api, fake: FakeApi, monkeypatch, reason: str, patience: str, refusal: str, fix: str
-) -> None:
+):
     """As of a quota, or in the simulation, where nobody tries again: the Deployment has the reason, and it is told meanwhile."""
     monkeypatch.setattr(deployment, patience, 0.0)
     condition = {"type": "ReplicaFailure", "status": "True", "reason": reason, "message": refusal}
@@ -155,7 +155,7 @@ def test_pods_that_the_cluster_does_not_make_are_not_waited_for_to_the_end(
     assert "`gpunode share disable x.yaml` removes the objects" in caught.value.hint.on("x.yaml")
 
 
-def test_a_wait_for_a_deployment_names_its_limit(api: Api, fake: FakeApi, monkeypatch) -> None:
+def test_a_wait_for_a_deployment_names_its_limit(api: Api, fake: FakeApi, monkeypatch):
     """Beside what stands in the way so far."""
     told: list[str] = []
     ready = {"observedGeneration": 1, "updatedReplicas": 2, "replicas": 2, "readyReplicas": 1}
@@ -194,7 +194,7 @@ def manifests(desired: SecondScheduler, version: int = 36, spec: deployment.Spec
         (36, "v1", {}),
     ],
 )
-def test_it_has_a_name_and_a_lease_of_its_own(version: int, form: str, more: dict[str, str]) -> None:
+def test_it_has_a_name_and_a_lease_of_its_own(version: int, form: str, more: dict[str, str]):
     """And goes by its account's token, not by a kubeconfig. 1.19 would take endpoints for a lock, to which its Role has no rights."""
     made = manifests(SecondScheduler("a/scheduler", "ours"), version)
     (text,) = made["ConfigMap"]["data"].values()
@@ -217,7 +217,7 @@ def test_it_has_a_name_and_a_lease_of_its_own(version: int, form: str, more: dic
     assert not extender["ignorable"]
 
 
-def test_its_pods_are_new_ones_with_other_settings_or_certificates() -> None:
+def test_its_pods_are_new_ones_with_other_settings_or_certificates():
     """A scheduler reads both once."""
 
     def template(desired: SecondScheduler, spec: deployment.Spec = SPEC) -> Any:
@@ -236,7 +236,7 @@ def test_its_pods_are_new_ones_with_other_settings_or_certificates() -> None:
     assert container["image"] == IMAGE
 
 
-def test_it_may_what_the_clusters_own_may_and_its_lease() -> None:
+def test_it_may_what_the_clusters_own_may_and_its_lease():
     """By the API server's own roles, which name the Lease of the cluster's scheduler alone."""
     made = deployment.second_objects("ns")
     roles = {item["roleRef"]["name"] for item in made if item["kind"] == "ClusterRoleBinding"}
@@ -262,9 +262,7 @@ def test_it_may_what_the_clusters_own_may_and_its_lease() -> None:
         ("a/kube-scheduler:v1.18.2", 19, None),
     ],
 )
-def test_only_a_version_that_works_with_the_server_is_taken(
-    image: str, server: int, version: int | None
-) -> None:
+def test_only_a_version_that_works_with_the_server_is_taken(image: str, server: int, version: int | None):
     """Not newer than it, and at most one older; a tag without one counts as the server's."""
     if version is not None:
         assert deployment.minor(SecondScheduler(image), server) == version
@@ -276,7 +274,7 @@ def test_only_a_version_that_works_with_the_server_is_taken(
 
 
 @pytest.mark.parametrize("volumes", [None, [{"name": "usr"}], [{"name": f"{VOLUME}0a1b"}]])
-def test_schedulers_on_hosts_that_ask_too_are_named(volumes: list[dict[str, str]] | None) -> None:
+def test_schedulers_on_hosts_that_ask_too_are_named(volumes: list[dict[str, str]] | None):
     """`share disable` would take the extender from under them."""
     pod = {"spec": {"nodeName": "cp-1"} | ({"volumes": volumes} if volumes else {})}
     api: Any = SimpleNamespace(find=lambda *_, **__: ([pod], ""))
@@ -288,7 +286,7 @@ def test_schedulers_on_hosts_that_ask_too_are_named(volumes: list[dict[str, str]
 
 
 @pytest.mark.parametrize("wish", [None, SecondScheduler(IMAGE)])
-def test_one_that_is_not_wished_for_any_more_is_removed(wish: SecondScheduler | None) -> None:
+def test_one_that_is_not_wished_for_any_more_is_removed(wish: SecondScheduler | None):
     """Shown in the extender's plan; `share disable` removes it in any case."""
     spec = deployment.Spec("ns", PluginImage("any"), Share(scheduler=wish), {})
     kinds = {item["kind"] for item in deployment.extender(spec, seconds=1).surplus}
@@ -300,7 +298,7 @@ def test_one_that_is_not_wished_for_any_more_is_removed(wish: SecondScheduler | 
 @pytest.mark.parametrize("there", [True, False], ids=["namespace", "no namespace"])
 def test_who_may_not_bind_its_roles_is_reported_before_anything_is_changed(
     api: Api, fake: FakeApi, monkeypatch, there: bool
-) -> None:
+):
     """Nothing but dry runs reaches the API server, and nobody is asked."""
     roles = "clusterrolebindings/gpunode-share-scheduler"
     why = f'{roles} is forbidden: user "u" (groups=[]) is attempting to grant RBAC permissions not currently held:'
@@ -327,7 +325,7 @@ def test_who_may_not_bind_its_roles_is_reported_before_anything_is_changed(
 @pytest.mark.parametrize("kind", ["Deployment", "ServiceAccount"])
 def test_one_that_the_inventory_does_not_name_is_removed_without_a_host_of_the_control_plane(
     api: Api, fake: FakeApi, monkeypatch, kind: str, host_asks: bool
-) -> None:
+):
     """Also what an interrupted removal left. Where schedulers on hosts ask, too, these are visited first."""
     monkeypatch.setattr(share, "confirm", lambda *_, **__: None)
     (left,) = [item for item in deployment.second_objects("gpunode") if item["kind"] == kind]
@@ -371,7 +369,7 @@ HOSTS = "groups: {gpu: {hosts: [{name: a, address: 10.0.0.1}]}}\n"
         ("gpunode", "scheduler"),
     ],
 )
-def test_what_is_wrong_in_the_inventory_is_named(tmp_path, text: str, words: str) -> None:
+def test_what_is_wrong_in_the_inventory_is_named(tmp_path, text: str, words: str):
     """With its place."""
     file = tmp_path / "inventory.yaml"
     file.write_text(f"version: 1\ncluster:\n  share:\n    scheduler: {text}\n{HOSTS}")
@@ -381,7 +379,7 @@ def test_what_is_wrong_in_the_inventory_is_named(tmp_path, text: str, words: str
     assert f"{file}:4" in str(caught.value)
 
 
-def test_the_inventory_names_it(tmp_path) -> None:
+def test_the_inventory_names_it(tmp_path):
     """`gpunode` is its name where no other is given."""
     file = tmp_path / "inventory.yaml"
     file.write_text(f"version: 1\ncluster:\n  share: {{scheduler: {{image: '{IMAGE}'}}}}\n{HOSTS}")

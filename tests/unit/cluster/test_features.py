@@ -61,13 +61,13 @@ def values(seen: Facts, config: str = "") -> Mapping[str, str]:
     return {key.removeprefix("nvidia.com/"): value for key, value in labels.items()}
 
 
-def test_whole_gpus_have_product_count_memory_and_driver() -> None:
+def test_whole_gpus_have_product_count_memory_and_driver():
     assert values(host()) == PLAIN
     assert values(replace(host(), gpus=())) == {}
 
 
 @tables.rows("shared-features")
-def test_shared_gpus_say_how(config: str, other: Mapping[str, str]) -> None:
+def test_shared_gpus_say_how(config: str, other: Mapping[str, str]):
     """The product says so where shares have the GPUs' own name."""
     assert values(host(), config) == {**PLAIN, **other}
 
@@ -76,7 +76,7 @@ A100 = "NVIDIA A100-SXM4-40GB"
 SEVENTHS = tuple(MigDevice(n, f"MIG-{n}", "1g.5gb") for n in range(7))
 
 
-def test_mig_devices_are_named_as_the_strategy_offers_them() -> None:
+def test_mig_devices_are_named_as_the_strategy_offers_them():
     """`single`: as the node's GPUs; `mixed`: beside those that are whole; `none`: not at all."""
     cut = host(A100, "20b0", mig=SEVENTHS, mig_on=True, mig_pending=True, mig_capable=True)
     product = "NVIDIA-A100-SXM4-40GB"
@@ -105,13 +105,13 @@ def test_mig_devices_are_named_as_the_strategy_offers_them() -> None:
         ("ffff", None),
     ],
 )
-def test_families_have_the_names_of_gpu_feature_discovery(device: str, family: str | None) -> None:
+def test_families_have_the_names_of_gpu_feature_discovery(device: str, family: str | None):
     """By compute capability there: Grace Hopper is hopper, Blackwell Ultra blackwell."""
     assert values(host(device=device)).get("gpu.family") == family
 
 
 @pytest.mark.parametrize(("version", "parts"), [("535.183", ("535", "183", None)), ("", (None, None, None))])
-def test_a_version_with_fewer_parts_has_fewer_labels(version: str, parts: tuple[str | None, ...]) -> None:
+def test_a_version_with_fewer_parts_has_fewer_labels(version: str, parts: tuple[str | None, ...]):
     labels = values(host(version=version))
     assert tuple(labels.get(f"cuda.driver.{name}") for name in ("major", "minor", "rev")) == parts
 
@@ -124,12 +124,12 @@ def test_a_version_with_fewer_parts_has_fewer_labels(version: str, parts: tuple[
         ("  GPU\t", "GPU"),
     ],
 )
-def test_values_are_such_as_labels_take(name: str, value: str) -> None:
+def test_values_are_such_as_labels_take(name: str, value: str):
     assert clean(name) == value
 
 
 @pytest.mark.parametrize(("mode", "capable"), [("Enabled", True), ("Disabled", True), ("[N/A]", False)])
-def test_a_gpu_without_mig_does_not_say_a_mode(mode: str, capable: bool) -> None:
+def test_a_gpu_without_mig_does_not_say_a_mode(mode: str, capable: bool):
     row = ["0", "GPU-0", A100, "00000000:01:00.0", "40960", mode, mode]
     (gpu,) = parse_facts({**RAW, "smi": {"gpus": [row], "error": None, "list": "", "list_error": None}}).gpus
     assert gpu.mig_capable is capable
@@ -168,7 +168,7 @@ def own(fake: FakeApi) -> None:
     fake.update("Node", "gpu-1", metadata={"managedFields": [entry]})
 
 
-def test_they_are_written_once_and_taken_off_again(command: Any, fake: FakeApi) -> None:
+def test_they_are_written_once_and_taken_off_again(command: Any, fake: FakeApi):
     add_node(fake, "gpu-1", 2)
     assert command("--dry-run").exit_code == 0
     assert features(fake) == {}
@@ -188,7 +188,7 @@ def test_they_are_written_once_and_taken_off_again(command: Any, fake: FakeApi) 
 
 def test_a_node_that_gets_no_label_counts_before_a_host_that_is_unreachable(
     command: Any, tmp_path, monkeypatch
-) -> None:
+):
     path = tmp_path / "inventory.yaml"
     path.write_text(path.read_text().replace('"gpu-1"', '"gpu-1", "gpu-2"'))
     ends = {"gpu-1": Outcome("gpu-1", "unreachable"), "gpu-2": Outcome("gpu-2", "right", host())}
@@ -196,7 +196,7 @@ def test_a_node_that_gets_no_label_counts_before_a_host_that_is_unreachable(
     assert command().exit_code == 1
 
 
-def test_a_running_gpu_feature_discovery_keeps_its_labels(command: Any, fake: FakeApi) -> None:
+def test_a_running_gpu_feature_discovery_keeps_its_labels(command: Any, fake: FakeApi):
     """Whichever it has written, and with --overwrite, too."""
     theirs = {STAMP: "1700000000", "nvidia.com/gpu.product": "another"}
     add_node(fake, "gpu-1", 2, labels=theirs)
@@ -206,9 +206,7 @@ def test_a_running_gpu_feature_discovery_keeps_its_labels(command: Any, fake: Fa
     assert features(fake) == theirs
 
 
-def test_what_gpunode_wrote_goes_once_gpu_feature_discovery_runs(
-    command: Any, fake: FakeApi, api: Api
-) -> None:
+def test_what_gpunode_wrote_goes_once_gpu_feature_discovery_runs(command: Any, fake: FakeApi, api: Api):
     add_node(fake, "gpu-1", 2)
     command()
     own(fake)
@@ -217,7 +215,7 @@ def test_what_gpunode_wrote_goes_once_gpu_feature_discovery_runs(
     assert features(fake) == {STAMP: "1700000000"}
 
 
-def test_only_another_writers_labels_are_in_the_way(api: Api, fake: FakeApi) -> None:
+def test_only_another_writers_labels_are_in_the_way(api: Api, fake: FakeApi):
     add_node(fake, "gpu-1", labels={"nvidia.com/gpu.count": "8"})
     (node,) = nodes.fetch(api)
     assert other_owner(node, {"nvidia.com/gpu.product": "x"}) == ""
@@ -236,7 +234,7 @@ def member(api: Api, seen: Facts, *, asked: bool = True) -> Member:
     return Member(inventory_host, Outcome("gpu-1", "right", seen), node=node)
 
 
-def test_provision_writes_those_that_it_has_shown(api: Api, fake: FakeApi) -> None:
+def test_provision_writes_those_that_it_has_shown(api: Api, fake: FakeApi):
     """Where the inventory asks for them, and once: what is right is not shown again."""
     add_node(fake, "gpu-1", 2)
     assert _features(member(api, host(), asked=False), None) is None
@@ -254,7 +252,7 @@ def test_provision_writes_those_that_it_has_shown(api: Api, fake: FakeApi) -> No
     assert "-nvidia.com/cuda.driver.major=580" in fewer.lines
 
 
-def test_before_the_driver_is_there_the_plan_says_that_they_come(api: Api, fake: FakeApi) -> None:
+def test_before_the_driver_is_there_the_plan_says_that_they_come(api: Api, fake: FakeApi):
     add_node(fake, "gpu-1", 2)
     shown = _features(member(api, replace(host(), gpus=())), None)
     assert shown is not None
@@ -263,7 +261,7 @@ def test_before_the_driver_is_there_the_plan_says_that_they_come(api: Api, fake:
     )
 
 
-def test_provision_leaves_a_running_gpu_feature_discovery_alone(api: Api, fake: FakeApi) -> None:
+def test_provision_leaves_a_running_gpu_feature_discovery_alone(api: Api, fake: FakeApi):
     add_node(fake, "gpu-1", 2, labels={STAMP: "1700000000"})
     for seen in (host(), replace(host(), gpus=())):
         assert _features(member(api, seen), None) is None

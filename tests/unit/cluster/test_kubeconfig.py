@@ -91,34 +91,34 @@ def refused(source: str, context: str | None = None) -> str:
     return str(caught.value)
 
 
-def test_the_current_context_is_used_unless_another_is_named(tmp_path) -> None:
+def test_the_current_context_is_used_unless_another_is_named(tmp_path):
     """`cluster.context` wins over the file's current-context."""
     source = written(tmp_path)
     assert kubeconfig.load(Cluster(kubeconfig=source)).context == "prod"
     assert kubeconfig.load(Cluster(kubeconfig=source, context="test")).context == "test"
 
 
-def test_the_environment_names_the_kubeconfig(tmp_path, monkeypatch) -> None:
+def test_the_environment_names_the_kubeconfig(tmp_path, monkeypatch):
     """$KUBECONFIG may name several files; those that do not exist are passed over."""
     monkeypatch.setenv("KUBECONFIG", f"{tmp_path}/none:{written(tmp_path)}")
     assert kubeconfig.load(Cluster()).server == "https://10.0.0.1:6443"
 
 
-def test_a_missing_kubeconfig_says_where_it_was_looked_for(tmp_path) -> None:
+def test_a_missing_kubeconfig_says_where_it_was_looked_for(tmp_path):
     """The path, and the two ways to name another."""
     said = refused(str(tmp_path / "none"))
     assert f"no kubeconfig at {tmp_path}/none" in said
     assert "cluster.kubeconfig" in said
 
 
-def test_an_unknown_context_lists_those_there_are(tmp_path) -> None:
+def test_an_unknown_context_lists_those_there_are(tmp_path):
     """A typing error is mended by looking at the list."""
     said = refused(written(tmp_path), "prdo")
     assert "has no context `prdo`" in said
     assert "prod, test" in said
 
 
-def test_a_file_that_is_not_yaml_is_named_with_its_line(tmp_path) -> None:
+def test_a_file_that_is_not_yaml_is_named_with_its_line(tmp_path):
     """File and line, so that an editor can go there."""
     (tmp_path / "config").write_text("a: 1\nb: [\n")
     assert f"{tmp_path}/config:3: not YAML" in refused(str(tmp_path / "config"))
@@ -131,18 +131,18 @@ def test_a_file_that_is_not_yaml_is_named_with_its_line(tmp_path) -> None:
 
 
 @tables.rows("kubeconfigs")
-def test_a_kubeconfig_with_holes_is_refused(tmp_path, changes: dict[str, object], words: str) -> None:
+def test_a_kubeconfig_with_holes_is_refused(tmp_path, changes: dict[str, object], words: str):
     """Each hole is named: no context, no user, a name that YAML read otherwise, no server, files that are not there."""
     assert words in refused(written(tmp_path, **changes))
 
 
-def test_an_http_proxy_is_gone_through(tmp_path) -> None:
+def test_an_http_proxy_is_gone_through(tmp_path):
     """As kubectl goes."""
     access = loaded(tmp_path, **cluster(proxy_url="http://proxy:3128"))
     assert access.configuration.proxy == "http://proxy:3128"
 
 
-def test_a_folder_or_a_binary_is_no_kubeconfig(tmp_path) -> None:
+def test_a_folder_or_a_binary_is_no_kubeconfig(tmp_path):
     """A path that is not a text file at all."""
     assert "is a directory" in refused(str(tmp_path))
     (tmp_path / "binary").write_bytes(b"\x7fELF\xd0\x00")
@@ -151,7 +151,7 @@ def test_a_folder_or_a_binary_is_no_kubeconfig(tmp_path) -> None:
     assert "is not a kubeconfig" in refused(str(tmp_path / "text"))
 
 
-def test_keys_in_a_kubeconfig_are_left_in_no_file(tmp_path, monkeypatch) -> None:
+def test_keys_in_a_kubeconfig_are_left_in_no_file(tmp_path, monkeypatch):
     """Certificates and keys that stand in the file are read, and nothing of them lies in $TMPDIR afterwards.
 
     Not for the second connection of a process either: the client library keeps the names of files that are gone.
@@ -169,7 +169,7 @@ def test_keys_in_a_kubeconfig_are_left_in_no_file(tmp_path, monkeypatch) -> None
         assert list((tmp_path / "temporary").iterdir()) == []
 
 
-def test_a_certificate_that_is_none_is_reported_as_such(tmp_path) -> None:
+def test_a_certificate_that_is_none_is_reported_as_such(tmp_path):
     """Before anything is contacted."""
     said = refused(written(tmp_path, **cluster(certificate_authority_data=base64_of("none"))))
     assert "context `prod` cannot be used: the certificate-authority is no certificate in PEM" in said
@@ -186,7 +186,7 @@ def test_a_certificate_that_is_none_is_reported_as_such(tmp_path) -> None:
 )
 def test_what_is_wrong_with_a_clients_certificate_or_key_is_named(
     tmp_path, certificate: str, key: str, why: str
-) -> None:
+):
     """OpenSSL would ask for a passphrase at the terminal, and names neither file."""
     made = {"none": "none", "pem": tls.server(tmp_path / "a.pem")[1], "key": (tmp_path / "a.pem").read_text()}
     tls.server(tmp_path / "b.pem")
@@ -205,7 +205,7 @@ def base64_of(text: str) -> str:
     return base64.b64encode(text.encode()).decode()
 
 
-def test_several_files_are_one_kubeconfig_and_paths_are_relative_to_their_own(tmp_path, monkeypatch) -> None:
+def test_several_files_are_one_kubeconfig_and_paths_are_relative_to_their_own(tmp_path, monkeypatch):
     """As kubectl merges $KUBECONFIG: the first current-context counts, and so does the first of two entries of a name."""
     (tmp_path / "far").mkdir()
     _, pem = tls.server(tmp_path / "far" / "server.pem")
@@ -228,7 +228,7 @@ def test_several_files_are_one_kubeconfig_and_paths_are_relative_to_their_own(tm
     assert access.configuration.api_key["BearerToken"] == "Bearer t"
 
 
-def test_the_first_file_that_is_wrong_is_named(tmp_path, monkeypatch) -> None:
+def test_the_first_file_that_is_wrong_is_named(tmp_path, monkeypatch):
     """Of several."""
     (tmp_path / "wrong").write_text("[]")
     monkeypatch.setenv("KUBECONFIG", f"{written(tmp_path)}:{tmp_path}/wrong")
@@ -237,7 +237,7 @@ def test_the_first_file_that_is_wrong_is_named(tmp_path, monkeypatch) -> None:
     assert f"{tmp_path}/wrong is not a kubeconfig" in caught.value.message
 
 
-def test_an_unverified_server_is_one(tmp_path) -> None:
+def test_an_unverified_server_is_one(tmp_path):
     """Only where the file says so."""
     for changes, mode in ((cluster(insecure_skip_tls_verify=True), ssl.CERT_NONE), ({}, ssl.CERT_REQUIRED)):
         access = loaded(tmp_path, **changes)
@@ -255,7 +255,7 @@ def test_an_unverified_server_is_one(tmp_path) -> None:
         ("aws eks get-token", "the exec section of user `u` is not a mapping"),
     ],
 )
-def test_a_credential_plugin_that_is_written_wrong_is_not_started(tmp_path, run: object, words: str) -> None:
+def test_a_credential_plugin_that_is_written_wrong_is_not_started(tmp_path, run: object, words: str):
     """A sentence names the key."""
     if isinstance(run, dict):
         run = {"apiVersion": "client.authentication.k8s.io/v1", "command": "/none/aws"} | run
@@ -263,7 +263,7 @@ def test_a_credential_plugin_that_is_written_wrong_is_not_started(tmp_path, run:
     assert refused(source).startswith(f"{source}: {words}")
 
 
-def test_a_file_of_another_user_is_reported_with_the_way_to_read_it(tmp_path, monkeypatch) -> None:
+def test_a_file_of_another_user_is_reported_with_the_way_to_read_it(tmp_path, monkeypatch):
     """As k3s' is root's; the copy is the user's alone."""
 
     def denied(*_: object, **__: object) -> bytes:
@@ -294,7 +294,7 @@ def jwt(**claims: object) -> str:
         ("a.b.c", ""),
     ],
 )
-def test_a_token_that_has_ended_is_known(tmp_path, token: str, ended: str) -> None:
+def test_a_token_that_has_ended_is_known(tmp_path, token: str, ended: str):
     """The API server decides: it is said only where that one does not accept it."""
     access = loaded(tmp_path, **user(token=token))
     assert access.ended == ended
@@ -302,7 +302,7 @@ def test_a_token_that_has_ended_is_known(tmp_path, token: str, ended: str) -> No
     assert hint.startswith(ended or "Those of context `prod`")
 
 
-def test_a_client_certificate_that_has_ended_is_known(tmp_path, monkeypatch) -> None:
+def test_a_client_certificate_that_has_ended_is_known(tmp_path, monkeypatch):
     """kubeadm's ends after a year."""
 
     class Later(datetime):
@@ -329,14 +329,14 @@ def test_a_client_certificate_that_has_ended_is_known(tmp_path, monkeypatch) -> 
     )
 
 
-def test_a_plugin_that_fails_in_a_terminal_has_written_why(tmp_path, monkeypatch) -> None:
+def test_a_plugin_that_fails_in_a_terminal_has_written_why(tmp_path, monkeypatch):
     """There it may ask, so it has the terminal for all that it writes."""
     monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
     said = refused(written(tmp_path, **plugin("/bin/false", mode="IfAvailable")))
     assert "its credential plugin failed: it ended with status 1: its output is above" in said
 
 
-def test_a_plugin_that_hangs_is_ended_with_all_that_it_started(tmp_path, monkeypatch) -> None:
+def test_a_plugin_that_hangs_is_ended_with_all_that_it_started(tmp_path, monkeypatch):
     """File, context and command are named, and what to do."""
     monkeypatch.setattr(exec_plugin, "PATIENCE", 2.0)
     os.mkfifo(tmp_path / "held")
@@ -354,13 +354,13 @@ def test_a_plugin_that_hangs_is_ended_with_all_that_it_started(tmp_path, monkeyp
 
 
 @pytest.mark.parametrize("script", ["yes", "yes >&2", "cat /dev/zero"])
-def test_a_plugin_that_prints_without_an_end_is_ended(tmp_path, script: str) -> None:
+def test_a_plugin_that_prints_without_an_end_is_ended(tmp_path, script: str):
     assert "its credential plugin failed: it prints more than 8 MiB" in refused(
         written(tmp_path, **plugin("/bin/sh", "-c", script))
     )
 
 
-def test_of_a_plugins_errors_the_end_is_repeated(tmp_path) -> None:
+def test_of_a_plugins_errors_the_end_is_repeated(tmp_path):
     script = "yes x | head -c 100000 >&2; echo the reason >&2; exit 1"
     said = refused(written(tmp_path, **plugin("/bin/sh", "-c", script)))
     assert "the reason" in said
@@ -376,7 +376,7 @@ def _is_read(fifo: Path) -> bool:
     return True
 
 
-def test_a_plugin_that_asks_without_a_terminal_reads_an_end(tmp_path) -> None:
+def test_a_plugin_that_asks_without_a_terminal_reads_an_end(tmp_path):
     """Not gpunode's own input, which a caller may hold open."""
     read, write = os.pipe()
     mine = os.dup(0)
@@ -391,7 +391,7 @@ def test_a_plugin_that_asks_without_a_terminal_reads_an_end(tmp_path) -> None:
     assert "gpunode gives it no input: if it asks for a login, log in first" in said
 
 
-def test_what_a_plugin_answers_is_used_and_asked_for_again_before_it_ends(tmp_path) -> None:
+def test_what_a_plugin_answers_is_used_and_asked_for_again_before_it_ends(tmp_path):
     """A token in each request's header; a relative program is beside its kubeconfig, and learns the cluster where it wants to."""
     answer = {"apiVersion": "client.authentication.k8s.io/v1", "kind": "ExecCredential"}
     status = {"token": "TOKEN", "expirationTimestamp": "2020-01-01T00:00:00.123456789Z"}
@@ -432,7 +432,7 @@ def clock(monkeypatch) -> list[datetime]:
 )
 def test_a_token_is_kept_for_half_of_its_time_at_least(
     tmp_path, monkeypatch, left: int, passed: int, asked: int
-) -> None:
+):
     """Five minutes before its end there is another; one that lives for less is not asked for with every request."""
     now = clock(monkeypatch)
     start = now[0]
@@ -447,7 +447,7 @@ def test_a_token_is_kept_for_half_of_its_time_at_least(
     assert len((tmp_path / "asked").read_text().splitlines()) == asked
 
 
-def test_what_a_plugin_answered_holds_to_its_end_where_it_has_no_other(tmp_path, monkeypatch) -> None:
+def test_what_a_plugin_answered_holds_to_its_end_where_it_has_no_other(tmp_path, monkeypatch):
     """Nothing of a run fails before that: it is asked again meanwhile."""
     now = clock(monkeypatch)
     first = {"token": "t", "expirationTimestamp": (now[0] + timedelta(seconds=240)).isoformat()}
@@ -464,7 +464,7 @@ def test_what_a_plugin_answered_holds_to_its_end_where_it_has_no_other(tmp_path,
         login.renew()
 
 
-def test_a_plugin_that_fails_is_waited_for_once() -> None:
+def test_a_plugin_that_fails_is_waited_for_once():
     """By all threads that want its answer."""
     waiting, asked = threading.Barrier(3), list[object]()
 
@@ -493,9 +493,7 @@ def test_a_plugin_that_fails_is_waited_for_once() -> None:
 
 
 @pytest.mark.parametrize("ends", [None, timedelta(seconds=60), timedelta(seconds=-1)])
-def test_a_credential_that_holds_is_used_while_another_thread_waits_for_the_next(
-    ends: timedelta | None,
-) -> None:
+def test_a_credential_that_holds_is_used_while_another_thread_waits_for_the_next(ends: timedelta | None):
     """So the Lease is renewed in time. One that has ended is of no use."""
     asked, answer = threading.Event(), threading.Event()
 
@@ -524,11 +522,11 @@ def test_a_credential_that_holds_is_used_while_another_thread_waits_for_the_next
         assert renewing.result().token == "new"
 
 
-def test_what_a_plugin_answers_is_a_secret() -> None:
+def test_what_a_plugin_answers_is_a_secret():
     assert "hunter2" not in repr(exec_plugin.Credential("hunter2", "", "hunter2", None))
 
 
-def test_a_plugin_that_answers_a_token_and_a_certificate_gives_both(tmp_path) -> None:
+def test_a_plugin_that_answers_a_token_and_a_certificate_gives_both(tmp_path):
     """A proxy before the API server may want the certificate."""
     _, pem = tls.server(tmp_path / "client.pem")
     key = (tmp_path / "client.pem").read_text()
@@ -539,18 +537,18 @@ def test_a_plugin_that_answers_a_token_and_a_certificate_gives_both(tmp_path) ->
     assert access.login.renew().token == "t"
 
 
-def test_a_plugin_that_fails_without_a_word_is_told_so(tmp_path) -> None:
+def test_a_plugin_that_fails_without_a_word_is_told_so(tmp_path):
     said = refused(written(tmp_path, **plugin("/bin/false")))
     assert "it ended with status 1. gpunode gives it no input" in said
 
 
-def test_what_a_plugin_prints_may_be_no_text(tmp_path) -> None:
+def test_what_a_plugin_prints_may_be_no_text(tmp_path):
     """It is told as any other answer that is none."""
     source = written(tmp_path, **plugin("/bin/sh", "-c", r"printf '\377'"))
     assert "it did not print an ExecCredential" in refused(source)
 
 
-def test_an_interrupt_ends_the_plugin_too(tmp_path, monkeypatch) -> None:
+def test_an_interrupt_ends_the_plugin_too(tmp_path, monkeypatch):
     """It is in a group of its own, which no Ctrl-C reaches."""
     os.mkfifo(tmp_path / "held")
     end = os.open(tmp_path / "held", os.O_RDWR)
@@ -566,7 +564,7 @@ def test_an_interrupt_ends_the_plugin_too(tmp_path, monkeypatch) -> None:
     assert not _is_read(tmp_path / "held")
 
 
-def test_a_certificate_that_a_plugin_answers_is_the_clients(tmp_path) -> None:
+def test_a_certificate_that_a_plugin_answers_is_the_clients(tmp_path):
     """In no file afterwards."""
     _, pem = tls.server(tmp_path / "client.pem")
     key = (tmp_path / "client.pem").read_text()
@@ -612,7 +610,7 @@ def fingerprint(certificate: bytes | None) -> str:
 
 @pytest.mark.parametrize("cause", ["ends", "is refused"])
 @pytest.mark.parametrize("kind", ["certificate", "token"])
-def test_what_a_plugin_answered_is_renewed_in_a_long_run(tmp_path, kind: str, cause: str) -> None:
+def test_what_a_plugin_answered_is_renewed_in_a_long_run(tmp_path, kind: str, cause: str):
     """As it ends, and once the API server refuses it; a certificate with connections of its own."""
     (context, authority), *clients = (tls.server(tmp_path / f"{n}.pem") for n in range(3))
     context.verify_mode = ssl.CERT_OPTIONAL
@@ -646,7 +644,7 @@ def test_what_a_plugin_answered_is_renewed_in_a_long_run(tmp_path, kind: str, ca
     assert len((tmp_path / "asked").read_text().splitlines()) == 2
 
 
-def test_a_renewed_certificate_that_is_none_is_the_plugins_fault(tmp_path) -> None:
+def test_a_renewed_certificate_that_is_none_is_the_plugins_fault(tmp_path):
     """It is named with its command."""
     _, pem = tls.server(tmp_path / "client.pem")
     good = {"clientCertificateData": pem, "clientKeyData": (tmp_path / "client.pem").read_text()}
@@ -657,7 +655,7 @@ def test_a_renewed_certificate_that_is_none_is_the_plugins_fault(tmp_path) -> No
         login.renew(refused=login.renew())
 
 
-def test_a_plugin_gets_the_bytes_of_an_authority_in_a_file(tmp_path) -> None:
+def test_a_plugin_gets_the_bytes_of_an_authority_in_a_file(tmp_path):
     """As client-go gives them: never the file's name. What the kubeconfig has as data counts before a file."""
     script = f'printf %s "$KUBERNETES_EXEC_INFO" >{tmp_path}/info; echo "$0"'
     changes = answering(token="t")
@@ -685,7 +683,7 @@ def test_a_plugin_gets_the_bytes_of_an_authority_in_a_file(tmp_path) -> None:
     )
 
 
-def test_a_proxy_that_is_away_is_not_the_api_server(tmp_path) -> None:
+def test_a_proxy_that_is_away_is_not_the_api_server(tmp_path):
     """It is named as what it is, with where it is set."""
     with socket.socket() as each:
         each.bind(("127.0.0.1", 0))

@@ -8,7 +8,7 @@ from unittest import mock
 from gpunode.cluster import lease
 
 
-def test_a_renewal_counts_from_before_it_was_asked_for(monkeypatch) -> None:
+def test_a_renewal_counts_from_before_it_was_asked_for(monkeypatch):
     """An answer may take long, and the API server counts from its own moment."""
     held, now = lease.Held("us"), [100.0]
 

@@ -32,13 +32,13 @@ from .fake import FakeApi
 )
 def test_gpus_shared_by_memory_count_as_gpus(
     fake: FakeApi, whole: int, shared: tuple[int, int] | None, status: str, text: str
-) -> None:
+):
     """The plugin says how many there are; all of a host's GPUs have to be offered one way or the other."""
     link = judge_offer(parse(add_node(fake, "a", whole, shared=shared)), 4, None)
     assert (link.status, link.text) == (status, text)
 
 
-def test_memory_that_is_not_offered_breaks_the_link_though_all_gpus_are(fake: FakeApi) -> None:
+def test_memory_that_is_not_offered_breaks_the_link_though_all_gpus_are(fake: FakeApi):
     """A GPU whose units are unhealthy still counts as shared."""
     node = add_node(fake, "a", 0, shared=(4, 316))
     node["status"]["allocatable"]["aliyun.com/gpu-mem"] = "237"
@@ -58,7 +58,7 @@ def test_memory_that_is_not_offered_breaks_the_link_though_all_gpus_are(fake: Fa
         ),
     ],
 )
-def test_whether_shares_are_limited_is_reported_with_the_pods(limits: list[int | None], words: str) -> None:
+def test_whether_shares_are_limited_is_reported_with_the_pods(limits: list[int | None], words: str):
     """The pods have seen it from inside, which is the proof. One with a whole GPU has no limit, and needs none."""
     results = [
         Result("a", f"pod-{n}", f"GPU-{n}", "H100", True, 1.0, "", (), limit, 16384)
@@ -69,16 +69,14 @@ def test_whether_shares_are_limited_is_reported_with_the_pods(limits: list[int |
     assert (link.status, link.text) == ("ok", f"vectoradd passed on GPU-0, GPU-1, GPU-2{words}")
 
 
-def test_nothing_is_said_of_limits_where_no_pod_had_a_share_of_memory() -> None:
+def test_nothing_is_said_of_limits_where_no_pod_had_a_share_of_memory():
     """All of it is in use, and a whole GPU was tried."""
     whole = Result("a", "pod", "GPU-2", "H100", True, 1.0, "", ())
     assert judge_pod(NodeResult("a", (whole,), shared=True)).text == "vectoradd passed on GPU-2"
 
 
 @pytest.mark.parametrize(("users", "status"), [((), "broken"), (("default/x (1 nvidia.com/gpu)",), "ok")])
-def test_a_gpu_that_no_pod_saw_breaks_the_link_unless_it_may_be_in_use(
-    users: tuple[str, ...], status: str
-) -> None:
+def test_a_gpu_that_no_pod_saw_breaks_the_link_unless_it_may_be_in_use(users: tuple[str, ...], status: str):
     """Which GPU a user has is not known."""
     result = Result("a", "pod", "GPU-2", "H100", True, 1.0, "", ())
     assert judge_pod(NodeResult("a", (result,), ("GPU-3",), users)).status == status
@@ -109,14 +107,14 @@ ON_1, AGAIN_ON_1, ON_2 = (
 )
 def test_whether_pods_were_seen_to_share_a_gpu_is_reported(
     results: tuple[Result, ...], divided: bool, words: str
-) -> None:
+):
     """Where GPUs can be shared. Two pods that had it at once are the proof."""
     link = judge_pod(NodeResult("a", results, divided=divided))
     assert link.status == "ok"
     assert link.text.endswith(words)
 
 
-def test_pods_that_failed_are_counted_whatever_gpus_they_had() -> None:
+def test_pods_that_failed_are_counted_whatever_gpus_they_had():
     """A pod that had several has a line for each that failed."""
     wrong = replace(ON_1, passed=False, why="wrong sum")
     link = judge_pod(NodeResult("a", (wrong, replace(wrong, uuid="GPU-2"), AGAIN_ON_1), divided=True))
@@ -124,7 +122,7 @@ def test_pods_that_failed_are_counted_whatever_gpus_they_had() -> None:
     assert link.cause == "pod-0 on GPU-1: wrong sum\npod-0 on GPU-2: wrong sum"
 
 
-def test_pods_that_failed_alike_on_one_gpu_are_one_line() -> None:
+def test_pods_that_failed_alike_on_one_gpu_are_one_line():
     """There may be dozens of them."""
     results = tuple(replace(ON_1, pod=f"pod-{n}", passed=False, why="busy") for n in range(5))
     assert judge_pod(NodeResult("a", results)).cause == "pod-0, pod-1, pod-2 and 2 more on GPU-1: busy"
@@ -140,7 +138,7 @@ def config(sharing: str, strategy: str = "none") -> PluginConfig:
 @tables.rows("replicas")
 def test_what_replicas_make_of_a_hosts_gpus_is_what_the_plugin_makes_of_them(
     sharing: str, units: dict[str, int] | None
-) -> None:
+):
     """By the plugin's own code; what it would refuse is not expected of a node."""
     assert expected.units(config(sharing), GPUS, {}) == units
     assert expected.units(None, GPUS, {}) is None
@@ -185,7 +183,7 @@ SLICED = "timeSlicing: {resources: [{name: nvidia.com/mig-3g.40gb, replicas: 5}]
 )
 def test_mig_devices_are_expected_as_the_plugin_offers_them(
     gpus: tuple[Gpu, ...], strategy: str, sharing: str, units: dict[str, int] | None, uuids: list[str]
-) -> None:
+):
     """By strategy: under the name of their profile, as GPUs, or not at all; pods are to see every one of them."""
     assert expected.units(config(sharing, strategy), gpus, {}) == units
     assert list(expected.uuids(config(sharing, strategy), gpus, {})) == uuids
@@ -195,7 +193,7 @@ UNCUT = (GPUS[0], cut(GPUS[1]), *GPUS[2:])
 NOT_LISTED = (GPUS[0], replace(GPUS[1], mig_on=True, mig_pending=True, mig=None), *GPUS[2:])
 
 
-def test_mig_devices_that_are_not_known_are_not_none() -> None:
+def test_mig_devices_that_are_not_known_are_not_none():
     """By strategy none they do not matter."""
     for strategy in ("mixed", "single"):
         assert expected.is_unlisted(config("", strategy), NOT_LISTED, {})
@@ -253,7 +251,7 @@ def test_mig_devices_that_are_not_known_are_not_none() -> None:
 )
 def test_gpus_of_no_use_for_their_mig_are_reported_by_strategy(
     gpus: tuple[Gpu, ...], strategy: str, what: str | None, fix: str, missing: str
-) -> None:
+):
     """With what to do on the host or in the configuration; whether the node lacks them for it."""
     trouble = mig.problem(config("", strategy), gpus, {})
     assert (trouble and trouble.what) == what
@@ -282,9 +280,7 @@ def test_gpus_of_no_use_for_their_mig_are_reported_by_strategy(
         ),
     ],
 )
-def test_mig_that_the_inventory_has_is_not_changed_by_hand(
-    gpus: tuple[Gpu, ...], strategy: str, fix: str
-) -> None:
+def test_mig_that_the_inventory_has_is_not_changed_by_hand(gpus: tuple[Gpu, ...], strategy: str, fix: str):
     """The next boot or run would undo it."""
     reported = mig.problem(config("", strategy), gpus, {}, {gpu.pci: ("7g.80gb",) for gpu in gpus})
     assert reported
@@ -292,7 +288,7 @@ def test_mig_that_the_inventory_has_is_not_changed_by_hand(
     assert "nvidia-smi" not in reported.fix
 
 
-def test_a_mig_mode_that_waits_for_a_reset_is_reported() -> None:
+def test_a_mig_mode_that_waits_for_a_reset_is_reported():
     """Each way, with what it takes."""
     assert pending(ALL_CUT) is None
     to_be = (replace(GPUS[0], mig_pending=True), replace(cut(GPUS[1]), mig_pending=False), GPUS[2])
@@ -306,7 +302,7 @@ def test_a_mig_mode_that_waits_for_a_reset_is_reported() -> None:
     assert "`nvidia-smi -i 0,1 --gpu-reset`; or reboot" in fix
 
 
-def test_the_nodes_label_says_which_of_several_configurations_is_expected() -> None:
+def test_the_nodes_label_says_which_of_several_configurations_is_expected():
     """As the plugin chooses it; nothing is told where the label names none."""
     shared = config("timeSlicing: {resources: [{name: gpu, replicas: 3}]}").text
     several = PluginConfig(files={"default": "version: v1\n", "shared": shared})
@@ -317,7 +313,7 @@ def test_the_nodes_label_says_which_of_several_configurations_is_expected() -> N
     assert expected.units(PluginConfig(files={"only": shared}), GPUS, {}) == {"nvidia.com/gpu": 12}
 
 
-def test_memory_has_the_name_that_the_nodes_configuration_gives_it() -> None:
+def test_memory_has_the_name_that_the_nodes_configuration_gives_it():
     """Only one of its own: of the usual one the node tells how many GPUs it stands for."""
     named = config("memory: {name: example.com/mem}")
     assert expected.memory(named, {}) == "example.com/mem"
@@ -329,7 +325,7 @@ def test_memory_has_the_name_that_the_nodes_configuration_gives_it() -> None:
 
 
 @pytest.mark.parametrize(("shares", "status"), [(4, "ok"), (2, "broken"), (0, "broken")])
-def test_a_node_is_to_offer_all_shares_and_all_whole_gpus(fake: FakeApi, shares: int, status: str) -> None:
+def test_a_node_is_to_offer_all_shares_and_all_whole_gpus(fake: FakeApi, shares: int, status: str):
     """Each resource with its own number."""
     node = parse(add_node(fake, "a", 2, gpu_shared=shares))
     link = judge_offer(node, {"nvidia.com/gpu": 2, "nvidia.com/gpu.shared": 4}, Problem("x", "why"))

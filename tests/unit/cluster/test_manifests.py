@@ -55,13 +55,13 @@ def vectoradd(**values: object) -> dict[str, object]:
     return made
 
 
-def test_everything_carries_our_label() -> None:
+def test_everything_carries_our_label():
     """It is what `remove` goes by; the pods of a DaemonSet carry it too."""
     for item in [*ALL, vectoradd(), *(daemonset["spec"]["template"] for daemonset in DAEMONSETS)]:
         assert item["metadata"]["labels"]["app.kubernetes.io/managed-by"] == "gpunode"
 
 
-def test_the_plugin_is_ready_only_when_it_says_so() -> None:
+def test_the_plugin_is_ready_only_when_it_says_so():
     """The address that the probe asks is the one that it is told to listen on, whatever else it serves."""
     for metrics in (True, False):
         publish = PluginPublish(metrics=metrics)
@@ -83,7 +83,7 @@ def rights(publish: PluginPublish) -> set[tuple[str, str, str]]:
     }
 
 
-def test_the_plugin_has_the_rights_that_what_it_tells_takes_and_no_others() -> None:
+def test_the_plugin_has_the_rights_that_what_it_tells_takes_and_no_others():
     """By default it says events; a token only where it has rights, and a name for the node it is about."""
     say = ("default", "create patch", "events")
     silent = PluginPublish(events=False)
@@ -99,7 +99,7 @@ def test_the_plugin_has_the_rights_that_what_it_tells_takes_and_no_others() -> N
             assert ("NODE_NAME" in names, "NODE_EVENTS" in names) == (talks, talks)
 
 
-def test_several_configurations_come_with_the_right_to_watch_nodes() -> None:
+def test_several_configurations_come_with_the_right_to_watch_nodes():
     """The node's label chooses among them in the running pod: a changed one is no new template."""
     several = PluginConfig(files={"default": "version: v1\n", "shared": "version: v1  # é\n"})
     made = Spec("gpunode", PluginImage("x"), several, PluginPublish(events=False)).manifests
@@ -125,7 +125,7 @@ def test_several_configurations_come_with_the_right_to_watch_nodes() -> None:
     assert {"CONFIG_DIR", "NODE_NAME"} < {variable["name"] for variable in container["env"]}
 
 
-def test_mps_pods_have_an_account_of_their_own_that_at_most_watches_nodes() -> None:
+def test_mps_pods_have_an_account_of_their_own_that_at_most_watches_nodes():
     """They are privileged: the plugin's token, which may write, is not theirs."""
     publish = PluginPublish(annotation=True, promises=True)
     for files, talks in (({}, False), ({"default": "version: v1\n"}, True)):
@@ -145,7 +145,7 @@ def test_mps_pods_have_an_account_of_their_own_that_at_most_watches_nodes() -> N
         )
 
 
-def test_whatever_the_inventory_everything_that_it_applies_is_known_to_removal() -> None:
+def test_whatever_the_inventory_everything_that_it_applies_is_known_to_removal():
     publish = PluginPublish(events=True, annotation=True, metrics=True, promises=True)
     known = {(item["kind"], item["metadata"]["name"]) for item in all_objects("gpunode")}
     for config in (None, PluginConfig("v", "/cdi", "/run/mps"), PluginConfig("", "", "/run/mps", {"a": "v"})):
@@ -153,7 +153,7 @@ def test_whatever_the_inventory_everything_that_it_applies_is_known_to_removal()
         assert {(manifest["kind"], manifest["metadata"]["name"]) for manifest in made} <= known
 
 
-def test_the_kubelet_can_be_asked_what_pods_have() -> None:
+def test_the_kubelet_can_be_asked_what_pods_have():
     """Read-only, and the folder, as the socket in it is made anew when the kubelet is."""
     for daemonset in DAEMONSETS:
         spec = daemonset["spec"]["template"]["spec"]
@@ -165,14 +165,14 @@ def test_the_kubelet_can_be_asked_what_pods_have() -> None:
         assert "METRICS_ADDRESS" not in env
 
 
-def test_metrics_come_with_a_port_of_their_own() -> None:
+def test_metrics_come_with_a_port_of_their_own():
     for daemonset in Spec("gpunode", PluginImage("x"), None, PluginPublish(metrics=True)).manifests[-2:]:
         (container,) = daemonset["spec"]["template"]["spec"]["containers"]
         env = {variable["name"]: variable.get("value") for variable in container["env"]}
         assert env["METRICS_ADDRESS"] == f":{container['ports'][0]['containerPort']}" == inventory.METRICS
 
 
-def test_the_plugin_has_few_rights_on_the_node() -> None:
+def test_the_plugin_has_few_rights_on_the_node():
     """No capabilities, a read-only root file system, two folders of the kubelet's: to be registered, and to ask."""
     for daemonset in DAEMONSETS:
         spec = daemonset["spec"]["template"]["spec"]
@@ -188,7 +188,7 @@ def test_the_plugin_has_few_rights_on_the_node() -> None:
         assert context["allowPrivilegeEscalation"] is False
 
 
-def test_every_gpu_node_is_served_by_exactly_one_of_the_two_daemonsets() -> None:
+def test_every_gpu_node_is_served_by_exactly_one_of_the_two_daemonsets():
     """One for nodes where nvidia is the default runtime (docker among them), one that asks for the RuntimeClass."""
     rules = {}
     for daemonset in DAEMONSETS:
@@ -203,7 +203,7 @@ def test_every_gpu_node_is_served_by_exactly_one_of_the_two_daemonsets() -> None
     assert rules == {"NotIn": None, "In": "nvidia"}
 
 
-def test_another_image_of_the_same_name_is_another_template() -> None:
+def test_another_image_of_the_same_name_is_another_template():
     """A side-loaded image may be rebuilt under its old tag; its id makes the DaemonSet roll."""
     notes = DAEMONSETS[0]["spec"]["template"]["metadata"]["annotations"]
     assert notes == {"gpunode.dev/image-id": "sha256:12"}
@@ -211,7 +211,7 @@ def test_another_image_of_the_same_name_is_another_template() -> None:
     assert "annotations" not in plain["spec"]["template"]["metadata"]
 
 
-def test_the_hosts_cdi_directory_is_mounted_only_where_the_plugin_writes_into_it() -> None:
+def test_the_hosts_cdi_directory_is_mounted_only_where_the_plugin_writes_into_it():
     """With a CDI strategy, and then into both DaemonSets; the pod gets no directory that it does not need."""
     for path in ("", "/etc/cdi", "/var/run/cdi"):
         made = Spec("gpunode", PluginImage("x"), PluginConfig("version: v1", path)).manifests
@@ -226,7 +226,7 @@ def test_the_hosts_cdi_directory_is_mounted_only_where_the_plugin_writes_into_it
             assert static == ([read] if path == "/var/run/cdi" else [])
 
 
-def test_a_configuration_is_mounted_as_it_was_written_and_another_is_rolled_out() -> None:
+def test_a_configuration_is_mounted_as_it_was_written_and_another_is_rolled_out():
     """Every character of it, in a ConfigMap of ours; without one there is none, and no variable that names it."""
     text = "version: v1\nsharing: {timeSlicing: {resources: [{name: <'&\"é>, replicas: 2}]}}\n# no end"
     made = Spec("gpunode", PluginImage("x"), PluginConfig(text)).manifests
@@ -249,7 +249,7 @@ def test_a_configuration_is_mounted_as_it_was_written_and_another_is_rolled_out(
     assert "ConfigMap" not in plain
 
 
-def test_only_a_plugin_that_offers_mig_devices_has_the_right_to_see_them() -> None:
+def test_only_a_plugin_that_offers_mig_devices_has_the_right_to_see_them():
     """As in NVIDIA's chart: CAP_SYS_ADMIN and the variable, for MIG strategies other than none."""
     for mig in (False, True):
         config = PluginConfig("version: v1", mig=mig)
@@ -262,7 +262,7 @@ def test_only_a_plugin_that_offers_mig_devices_has_the_right_to_see_them() -> No
                 assert ({"name": "NVIDIA_MIG_MONITOR_DEVICES", "value": "all"} in container["env"]) is mig
 
 
-def test_mps_brings_control_daemons_in_pods_of_their_own() -> None:
+def test_mps_brings_control_daemons_in_pods_of_their_own():
     """On the nodes that have the plugin, which sees their state; what replaces the plugin's pods does not touch them."""
     config = PluginConfig("version: v1", mps_root="/srv/mps")
     made = Spec("gpunode", PluginImage("x", image_id="sha256:12"), config).manifests
@@ -299,7 +299,7 @@ def test_mps_brings_control_daemons_in_pods_of_their_own() -> None:
     assert names == ["gpunode-device-plugin"] * 2 + ["gpunode-device-plugin-class"]
 
 
-def test_a_vectoradd_pod_takes_one_gpu_and_fits_the_restricted_level() -> None:
+def test_a_vectoradd_pod_takes_one_gpu_and_fits_the_restricted_level():
     """One GPU for the container that adds, none for the one that holds; nothing that a strict namespace forbids."""
     spec = vectoradd()["spec"]
     adds, holds = spec["containers"]
@@ -313,7 +313,7 @@ def test_a_vectoradd_pod_takes_one_gpu_and_fits_the_restricted_level() -> None:
     assert spec["nodeSelector"] == {"kubernetes.io/hostname": "gpu-01"}
 
 
-def test_a_vectoradd_pod_follows_its_node() -> None:
+def test_a_vectoradd_pod_follows_its_node():
     """It tolerates the taints people set there, and takes the RuntimeClass where that is the only way."""
     taint = {"key": "dedicated", "value": "ml", "effect": "NoSchedule"}
     spec = vectoradd(taints=(taint,), runtime_class="nvidia")["spec"]
@@ -322,18 +322,18 @@ def test_a_vectoradd_pod_follows_its_node() -> None:
     assert "runtimeClassName" not in vectoradd()["spec"]
 
 
-def test_another_image_starts_as_it_does_by_itself() -> None:
+def test_another_image_starts_as_it_does_by_itself():
     """No arguments: the image's own command, as NVIDIA's sample has it."""
     assert "args" not in vectoradd(args=())["spec"]["containers"][0]
 
 
-def test_names_that_yaml_would_misread_stay_text() -> None:
+def test_names_that_yaml_would_misread_stay_text():
     """A namespace called `no`, a hostname that is a number."""
     assert Spec("no", PluginImage("x")).manifests[0]["metadata"]["name"] == "no"
     assert vectoradd(hostname="101")["spec"]["nodeSelector"] == {"kubernetes.io/hostname": "101"}
 
 
-def test_a_template_that_does_not_fit_is_named(tmp_path, monkeypatch) -> None:
+def test_a_template_that_does_not_fit_is_named(tmp_path, monkeypatch):
     """Somebody's own templates: a missing file, a value nobody gives, a text that is not YAML."""
     (tmp_path / "cluster").mkdir()
     (tmp_path / "cluster" / "value.j2").write_text("a: {{ nobody }}")
@@ -347,7 +347,7 @@ def test_a_template_that_does_not_fit_is_named(tmp_path, monkeypatch) -> None:
             render(name)
 
 
-def test_what_was_loaded_onto_nodes_is_never_pulled() -> None:
+def test_what_was_loaded_onto_nodes_is_never_pulled():
     """Its name may be anybody's in a registry; what a registry has is pulled where it is not there, by the name given."""
     pinned = f"reg.example/plugin:1@sha256:{'0' * 64}"
     shared = PluginConfig("version: v1", mps_root="/run/nvidia/mps")
@@ -363,7 +363,7 @@ def test_what_was_loaded_onto_nodes_is_never_pulled() -> None:
         assert {(c["image"], c["imagePullPolicy"]) for c in containers} == {(image.reference, policy)}
 
 
-def test_where_variables_count_for_nothing_the_plugin_gets_all_gpus_by_a_mount() -> None:
+def test_where_variables_count_for_nothing_the_plugin_gets_all_gpus_by_a_mount():
     """As NVIDIA's runtime takes a container's list: a folder with a name in it for each device."""
 
     def mounts(isolated: bool) -> list[str]:
@@ -401,7 +401,7 @@ def named(made: list[Object], kind: str) -> dict[str, Object]:
         (PluginPublish(promises=True), True),
     ],
 )
-def test_whoever_may_write_nodes_is_held_in(publish: PluginPublish, held: bool) -> None:
+def test_whoever_may_write_nodes_is_held_in(publish: PluginPublish, held: bool):
     """And no other, as a policy costs each write a look."""
     made = Spec(NS, IMAGE, None, publish).manifests
     rules = [rule for manifest in made if manifest["kind"] == "ClusterRole" for rule in manifest["rules"]]
@@ -413,7 +413,7 @@ def test_whoever_may_write_nodes_is_held_in(publish: PluginPublish, held: bool) 
     )
 
 
-def test_a_policy_is_for_the_account_of_the_pods_and_denies() -> None:
+def test_a_policy_is_for_the_account_of_the_pods_and_denies():
     for made in (PLUGIN, EXTENDER):
         accounts = {
             f"system:serviceaccount:{NS}:{item['spec']['template']['spec']['serviceAccountName']}"
@@ -428,7 +428,7 @@ def test_a_policy_is_for_the_account_of_the_pods_and_denies() -> None:
             assert bound == {"policyName": name, "validationActions": ["Deny"]}
 
 
-def test_every_write_that_the_roles_allow_has_a_policy() -> None:
+def test_every_write_that_the_roles_allow_has_a_policy():
     """By resource: a right that is added later needs one, too."""
     for made in (PLUGIN, EXTENDER):
         rules = [rule for item in made if item["kind"] == "ClusterRole" for rule in item["rules"]]
@@ -447,7 +447,7 @@ def test_every_write_that_the_roles_allow_has_a_policy() -> None:
         assert held == writes
 
 
-def test_the_annotations_that_are_written_are_those_that_may_be() -> None:
+def test_the_annotations_that_are_written_are_those_that_may_be():
     notes = {
         MEMORY_ANNOTATION,
         ALLOCATION,
@@ -473,7 +473,7 @@ def test_the_annotations_that_are_written_are_those_that_may_be() -> None:
 @pytest.mark.parametrize(("minor", "demanded"), [(29, False), (30, True)])
 def test_rights_to_policies_are_demanded_only_where_there_are_any(
     api: Api, fake: FakeApi, minor: int, demanded: bool
-) -> None:
+):
     """Who removes the extender may have a ClusterRole of before."""
     fake.minor = minor
     resources = {rule.resource for rule in rights_to_remove(api, NS)}
@@ -482,7 +482,7 @@ def test_rights_to_policies_are_demanded_only_where_there_are_any(
 
 
 @pytest.mark.parametrize("minor", [16, 29, 30, 36])
-def test_policies_are_applied_where_the_api_server_has_them(api: Api, fake: FakeApi, minor: int) -> None:
+def test_policies_are_applied_where_the_api_server_has_them(api: Api, fake: FakeApi, minor: int):
     """The group's v1 is older than they are. Where there are none, it is said once, with the right that is given."""
     fake.minor = minor
     changes = apply.diff(api, PLUGIN)
@@ -506,7 +506,7 @@ def test_policies_are_applied_where_the_api_server_has_them(api: Api, fake: Fake
     assert not has(fake, POLICY, "gpunode-device-plugin")
 
 
-def test_the_extender_prefers_nodes_of_the_control_plane() -> None:
+def test_the_extender_prefers_nodes_of_the_control_plane():
     """Where any has a place for it: its token is safer there."""
     (deployment,) = [item for item in EXTENDER if item["kind"] == "Deployment"]
     spec = deployment["spec"]["template"]["spec"]

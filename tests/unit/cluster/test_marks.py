@@ -67,7 +67,7 @@ def left(api: Api) -> tuple[Any, ...]:
     return names, meta["annotations"], spec.get("taints"), spec.get("unschedulable"), conditions
 
 
-def test_no_mark_of_gpunodes_is_left(marked: Api) -> None:
+def test_no_mark_of_gpunodes_is_left(marked: Api):
     """Labels of each writer, the inventory's taints and the run's, the cordon, annotations, the plugin's condition."""
     assert marks.is_owned(item(marked))
     assert marks.find(item(marked)) == (
@@ -87,7 +87,7 @@ def test_no_mark_of_gpunodes_is_left(marked: Api) -> None:
     assert (marks.find(item(marked)), marks.is_owned(item(marked))) == ((), False)
 
 
-def test_the_plugins_labels_stay_with_it_and_are_nobodys(marked: Api) -> None:
+def test_the_plugins_labels_stay_with_it_and_are_nobodys(marked: Api):
     """What it publishes, too: it would write that again, and a scheduler extender reads it. A later provision may take the labels over."""
     marks.take_off(marked, "a", keep_software=True, notify=pytest.fail)
     assert left(marked)[1:] == ({"note": "n", **PUBLISHED}, [OTHER], None, ["Ready", "GpuReady"])
@@ -120,7 +120,7 @@ def forget_node(
 
 def test_a_record_of_an_acceptance_that_cannot_be_removed_fails_its_host_alone(
     marked: Api, monkeypatch, tmp_path, capsys
-) -> None:
+):
     stays = tmp_path / "gpunode/accepted/a.json"
     stays.mkdir(parents=True)  # as no user may remove it
     assert forget_node(marked, monkeypatch, tmp_path) == 1
@@ -129,13 +129,13 @@ def test_a_record_of_an_acceptance_that_cannot_be_removed_fails_its_host_alone(
     assert not marks.is_owned(item(marked))
 
 
-def test_the_marks_of_a_hosts_node_stay_by_the_nodes_name(marked: Api, monkeypatch, tmp_path) -> None:
+def test_the_marks_of_a_hosts_node_stay_by_the_nodes_name(marked: Api, monkeypatch, tmp_path):
     with pytest.raises(UsageError, match="a is the node of host gpu-1"):
         forget_node(marked, monkeypatch, tmp_path, Host("gpu-1", Ssh("gpu-1"), node="a"))
     assert marks.is_owned(item(marked))
 
 
-def test_a_run_beside_another_leaves_no_record(fake: FakeApi, api: Api, monkeypatch, tmp_path) -> None:
+def test_a_run_beside_another_leaves_no_record(fake: FakeApi, api: Api, monkeypatch, tmp_path):
     """Else it would be the last run, which `resume` and `pause` take."""
     monkeypatch.setattr(lease, "RETRY", 0.0)
     monkeypatch.setattr(lease, "_holder_of", lambda _: "run 1 of ada@hall")
@@ -157,7 +157,7 @@ def test_a_run_beside_another_leaves_no_record(fake: FakeApi, api: Api, monkeypa
 )
 def test_no_marks_go_once_the_run_must_stop(
     marked: Api, monkeypatch, tmp_path, capsys, lost: str, paused: bool, code: int
-) -> None:
+):
     host = Host("gpu-1", Ssh("gpu-1"))
     assert forget_node(marked, monkeypatch, tmp_path, host, lost=lost, paused=paused) == code
     assert marks.is_owned(item(marked)) == bool(code)

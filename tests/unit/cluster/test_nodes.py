@@ -47,13 +47,13 @@ FLEET = (node("gpu-01", "10.0.0.1"), node("gpu-02.example.org", "10.0.0.2"), nod
     ],
     ids=["by name", "case", "full for short", "short for full", "by address", "unprobed"],
 )
-def test_a_host_finds_its_node(asked: Host, hostname: str, expected: str) -> None:
+def test_a_host_finds_its_node(asked: Host, hostname: str, expected: str):
     """By the inventory's `node`, its hostname in its forms, its address."""
     facts = replace(SEEN, hostname=hostname) if hostname else None
     assert identity.find(asked, FLEET, facts).name == expected
 
 
-def test_a_hosts_name_in_the_inventory_is_no_proof_when_its_hostname_is_known() -> None:
+def test_a_hosts_name_in_the_inventory_is_no_proof_when_its_hostname_is_known():
     """The inventory calls a machine gpu-01, but it calls itself otherwise: another machine's node is not taken."""
     with pytest.raises(ClusterError, match="no node of the cluster has its hostname `other`"):
         identity.find(host("gpu-01"), FLEET, replace(SEEN, hostname="other"))
@@ -64,7 +64,7 @@ def test_a_hosts_name_in_the_inventory_is_no_proof_when_its_hostname_is_known() 
 @pytest.mark.parametrize("way", ["node", "hostname", "address"])
 def test_a_host_is_no_node_that_is_another_machine(
     own: tuple[str, str, str], told: tuple[str, str, str], wrong: str, way: str
-) -> None:
+):
     """Whichever way it goes for it; what either does not know tells nothing."""
     asked = host("x", "10.0.0.1" if way == "address" else "10.9.9.9", "gpu-01" if way == "node" else None)
     seen = replace(SEEN, hostname="gpu-01" if way == "hostname" else "x")
@@ -87,7 +87,7 @@ def test_a_host_is_no_node_that_is_another_machine(
     assert caught.value.message.startswith(f"x: it claims node gpu-01, which is another machine: {wrong}")
 
 
-def test_a_host_that_goes_for_a_wrong_node_learns_which_it_is() -> None:
+def test_a_host_that_goes_for_a_wrong_node_learns_which_it_is():
     """Where its files say so of one node."""
     seen = replace(SEEN, hostname="gpu-01", machine_id="b", product_uuid="v", boot_id="2")
     fleet = (
@@ -99,7 +99,7 @@ def test_a_host_that_goes_for_a_wrong_node_learns_which_it_is() -> None:
     assert "it is node `gpu-02.example.org`: say so with `node: gpu-02.example.org`" in caught.value.hint
 
 
-def test_a_node_tells_which_machine_it_is() -> None:
+def test_a_node_tells_which_machine_it_is():
     """In Kubernetes' own words, which are not always there."""
     info = {"machineID": "a", "systemUUID": "u", "bootID": "1"}
     node = nodes.parse({"metadata": {"name": "n", "uid": "1"}, "status": {"nodeInfo": info}})
@@ -107,7 +107,7 @@ def test_a_node_tells_which_machine_it_is() -> None:
     assert (FLEET[0].machine_id, FLEET[0].system_uuid, FLEET[0].boot_id) == ("", "", "")
 
 
-def test_a_host_without_a_node_learns_the_way_out() -> None:
+def test_a_host_without_a_node_learns_the_way_out():
     """The nodes there are; for a mistyped `node:`, the nearest."""
     with pytest.raises(ClusterError) as caught:
         identity.find(host("x"), FLEET, replace(SEEN, hostname="x"))
@@ -120,7 +120,7 @@ def test_a_host_without_a_node_learns_the_way_out() -> None:
         identity.find(host("x", node="gpu-1"), FLEET)
 
 
-def test_a_node_that_was_deleted_meanwhile_is_not_born_again(api: Api, fake: FakeApi) -> None:
+def test_a_node_that_was_deleted_meanwhile_is_not_born_again(api: Api, fake: FakeApi):
     """Empty but for its labels."""
     add_node(fake, "a")
     (node,) = nodes.fetch(api)
@@ -130,7 +130,7 @@ def test_a_node_that_was_deleted_meanwhile_is_not_born_again(api: Api, fake: Fak
     assert fake.all("Node") == []
 
 
-def test_labels_of_one_writer_leave_those_of_others(api: Api, fake: FakeApi) -> None:
+def test_labels_of_one_writer_leave_those_of_others(api: Api, fake: FakeApi):
     """Each writer's wish is whole: what it leaves out goes, what others set stays."""
     add_node(fake, "a", labels={"zone": "x"})
 
@@ -149,7 +149,7 @@ def test_labels_of_one_writer_leave_those_of_others(api: Api, fake: FakeApi) -> 
     assert now().labels == {"kubernetes.io/hostname": "a", "zone": "x", "gpunode.dev/gpu": "true"}
 
 
-def test_a_dry_run_says_what_would_change_and_changes_nothing(api: Api, fake: FakeApi) -> None:
+def test_a_dry_run_says_what_would_change_and_changes_nothing(api: Api, fake: FakeApi):
     """For `--dry-run` and for plans."""
     add_node(fake, "a")
     node = nodes.fetch(api)[0]
@@ -157,7 +157,7 @@ def test_a_dry_run_says_what_would_change_and_changes_nothing(api: Api, fake: Fa
     assert nodes.fetch(api)[0].labels == node.labels
 
 
-def test_a_label_that_somebody_set_otherwise_is_not_overwritten_unasked(api: Api, fake: FakeApi) -> None:
+def test_a_label_that_somebody_set_otherwise_is_not_overwritten_unasked(api: Api, fake: FakeApi):
     """The refusal names the label and its value; `overwrite` takes it."""
     add_node(fake, "a", labels={"accelerator": "mine"})
     node = nodes.fetch(api)[0]
@@ -174,14 +174,14 @@ def test_a_label_that_somebody_set_otherwise_is_not_overwritten_unasked(api: Api
 
 
 @pytest.mark.usefixtures("other_words")
-def test_a_conflict_of_labels_is_known_whatever_an_error_says(api: Api, fake: FakeApi) -> None:
+def test_a_conflict_of_labels_is_known_whatever_an_error_says(api: Api, fake: FakeApi):
     add_node(fake, "a", labels={"accelerator": "mine"})
     with pytest.raises(ClusterError) as caught:
         labels.write(api, nodes.fetch(api)[0], {"accelerator": "nvidia-l4"})
     assert not isinstance(caught.value, HttpError)  # which says nothing of the label and its owner
 
 
-def test_only_taints_that_people_set_are_kept() -> None:
+def test_only_taints_that_people_set_are_kept():
     """Kubernetes' own taints say that the node is cordoned or not well; pods must not tolerate those."""
     item = {
         "metadata": {"name": "a", "uid": "1"},
@@ -200,7 +200,7 @@ def test_only_taints_that_people_set_are_kept() -> None:
 
 
 @pytest.mark.parametrize("text", ["1k", "1e3", "1000"])
-def test_a_round_thousand_of_shares_is_counted(text: str) -> None:
+def test_a_round_thousand_of_shares_is_counted(text: str):
     """The API writes quantities shortly."""
     counts = {"nvidia.com/gpu": text}
     node = nodes.parse(
@@ -209,7 +209,7 @@ def test_a_round_thousand_of_shares_is_counted(text: str) -> None:
     assert (node.capacity, node.allocatable) == (1000, 1000)
 
 
-def test_what_an_earlier_configuration_offered_is_not_counted_as_unhealthy_gpus() -> None:
+def test_what_an_earlier_configuration_offered_is_not_counted_as_unhealthy_gpus():
     """From time-slicing to memory: the kubelet still counts the shares for a while, and hands out none of them."""
     status = {
         "capacity": {"nvidia.com/gpu": "8", "aliyun.com/gpu-count": "2", "aliyun.com/gpu-mem": "32"},
@@ -220,7 +220,7 @@ def test_what_an_earlier_configuration_offered_is_not_counted_as_unhealthy_gpus(
     assert node.short == {"nvidia.com/gpu": 8}
 
 
-def test_a_mig_device_that_is_unhealthy_is_short() -> None:
+def test_a_mig_device_that_is_unhealthy_is_short():
     """It is counted by a name of its own, and no whole GPU is missing for it."""
     status = {
         "capacity": {"nvidia.com/gpu": "1", "nvidia.com/mig-1g.10gb": "7", "rdma/hca": "2"},
@@ -230,14 +230,14 @@ def test_a_mig_device_that_is_unhealthy_is_short() -> None:
     assert node.short == {"nvidia.com/mig-1g.10gb": 1}
 
 
-def test_gpus_that_are_all_unhealthy_still_count() -> None:
+def test_gpus_that_are_all_unhealthy_still_count():
     """Nothing else is offered, so nothing of another configuration hides behind them."""
     status = {"capacity": {"nvidia.com/gpu": "8"}, "allocatable": {"nvidia.com/gpu": "0"}}
     node = nodes.parse({"metadata": {"name": "a", "uid": "1"}, "status": status})
     assert (node.capacity, node.allocatable, node.short) == (8, 0, {})
 
 
-def test_labels_that_a_node_lacks_are_known_without_asking() -> None:
+def test_labels_that_a_node_lacks_are_known_without_asking():
     """For who may look, and not write."""
     labelled = node("a", pool="web", zone="x")
     wish = {"pool": "ml", "zone": "x", "gpunode.dev/gpu": "true"}
@@ -248,7 +248,7 @@ def gpu(slot: int, device: str, driver: str | None = None) -> PciDevice:
     return PciDevice(f"0000:{slot:02x}:00.0", "10de", device, "030200", driver)
 
 
-def test_a_node_is_named_after_its_gpus() -> None:
+def test_a_node_is_named_after_its_gpus():
     """The values that people know from GKE and the Kubernetes documentation."""
     assert labels.accelerator([gpu(1, "15f8"), gpu(2, "15f8")]) == {"accelerator": "nvidia-tesla-p100"}
     assert labels.accelerator([gpu(1, "2330")]) == {"accelerator": "nvidia-h100-80gb"}
@@ -278,11 +278,11 @@ def test_a_node_is_named_after_its_gpus() -> None:
         ("NVIDIA GeForce RTX 3090 Ti", ""),
     ],
 )
-def test_a_name_of_nvml_gives_the_model_of_its_pci_id(name: str, model: str) -> None:
+def test_a_name_of_nvml_gives_the_model_of_its_pci_id(name: str, model: str):
     assert pci.accelerator(name) == model
 
 
-def test_of_several_models_the_most_numerous_names_the_node() -> None:
+def test_of_several_models_the_most_numerous_names_the_node():
     """The others can be told; of equally many the first slot decides, whatever order they were found in."""
     mixed = [gpu(3, "2330"), gpu(1, "15f8"), gpu(2, "15f8")]
     assert labels.accelerator(mixed) == {"accelerator": "nvidia-tesla-p100"}
@@ -291,14 +291,14 @@ def test_of_several_models_the_most_numerous_names_the_node() -> None:
     assert labels.accelerator(even) == labels.accelerator(even[::-1]) == {"accelerator": "nvidia-h100-80gb"}
 
 
-def test_gpus_for_virtual_machines_do_not_name_the_node() -> None:
+def test_gpus_for_virtual_machines_do_not_name_the_node():
     """No pod can have them."""
     mixed = [gpu(1, "15f8", "vfio-pci"), gpu(2, "15f8", "vfio-pci"), gpu(3, "2330", "nvidia")]
     assert labels.accelerator(mixed) == {"accelerator": "nvidia-h100-80gb"}
     assert labels.others(mixed) == ()
 
 
-def test_every_model_has_a_value_that_a_label_can_hold() -> None:
+def test_every_model_has_a_value_that_a_label_can_hold():
     """A value that Kubernetes refuses would fail only on that one node."""
     values = [
         pci.gpu(device).accelerator
@@ -320,14 +320,12 @@ WHERE = "/api/v1/nodes/gpu-1/proxy/configz"
         ({}, "the kubelet answers /configz without its configuration (HTTP 200)"),
     ],
 )
-def test_gates_are_those_that_the_kubelet_was_told(
-    fake: FakeApi, api: Api, answer: Object, gates: object
-) -> None:
+def test_gates_are_those_that_the_kubelet_was_told(fake: FakeApi, api: Api, answer: Object, gates: object):
     fake.objects[WHERE] = answer
     assert read_gates(api, "gpu-1") == gates
 
 
-def test_a_user_without_the_right_is_told_so(fake: FakeApi, api: Api) -> None:
+def test_a_user_without_the_right_is_told_so(fake: FakeApi, api: Api):
     """It is no error: few users have it."""
     fake.closed[WHERE] = Fault(
         403, "Forbidden", 'User "ann" cannot get resource "nodes/proxy" in API group ""'

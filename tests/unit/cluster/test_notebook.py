@@ -79,7 +79,7 @@ def there(fake: FakeApi) -> bool:
     return has(fake, "Deployment", notebook.NAME, NS) or has(fake, "Service", notebook.NAME, NS)
 
 
-def test_it_runs_and_its_user_learns_how_to_reach_it(command: Command, fake: FakeApi, tmp_path) -> None:
+def test_it_runs_and_its_user_learns_how_to_reach_it(command: Command, fake: FakeApi, tmp_path):
     """On a GPU node, with one GPU; the commands name this cluster."""
     controller(fake, RUNS)
     done = command()
@@ -97,7 +97,7 @@ def test_it_runs_and_its_user_learns_how_to_reach_it(command: Command, fake: Fak
     assert affinity["nodeSelectorTerms"][0]["matchExpressions"][0]["values"] == ["gpu-1"]
 
 
-def test_a_second_run_finds_the_first_ones_and_leaves_it_as_it_is(command: Command, fake: FakeApi) -> None:
+def test_a_second_run_finds_the_first_ones_and_leaves_it_as_it_is(command: Command, fake: FakeApi):
     """It holds its user's work: another image does not replace it."""
     controller(fake, RUNS)
     assert command().exit_code == 0
@@ -108,7 +108,7 @@ def test_a_second_run_finds_the_first_ones_and_leaves_it_as_it_is(command: Comma
     assert "It existed before and is unchanged." in [line["message"] for line in lines(done, "note")]
 
 
-def test_the_port_of_every_node_is_reported(command: Command, fake: FakeApi) -> None:
+def test_the_port_of_every_node_is_reported(command: Command, fake: FakeApi):
     """The API server chooses it."""
     controller(fake, RUNS)
 
@@ -123,7 +123,7 @@ def test_the_port_of_every_node_is_reported(command: Command, fake: FakeApi) -> 
     assert any("port 30093 for it, too, over plain HTTP" in line["message"] for line in lines(done, "note"))
 
 
-def test_its_container_has_no_more_rights_than_jupyter_needs(command: Command, fake: FakeApi) -> None:
+def test_its_container_has_no_more_rights_than_jupyter_needs(command: Command, fake: FakeApi):
     """Its user is root: without capabilities, with the runtime's seccomp profile, without a token."""
     controller(fake, RUNS)
     command()
@@ -149,7 +149,7 @@ def test_its_container_has_no_more_rights_than_jupyter_needs(command: Command, f
 )  # fmt: skip
 def test_one_that_cannot_run_says_why_and_is_deleted(
     command: Command, fake: FakeApi, status: Object, node: str, why: str
-) -> None:
+):
     """In one sentence."""
     controller(fake, status, node)
     fix = " `gpunode status` shows which pods have the GPUs, and nodes whose plugin offers none." * (not node)
@@ -161,7 +161,7 @@ def test_one_that_cannot_run_says_why_and_is_deleted(
     assert not there(fake)
 
 
-def test_one_without_a_pod_says_what_admission_says(command: Command, fake: FakeApi) -> None:
+def test_one_without_a_pod_says_what_admission_says(command: Command, fake: FakeApi):
     """As of a quota: the Deployment has the reason."""
     refusal = "pods is forbidden: exceeded quota: gpus"
     state = {"conditions": [{"type": "ReplicaFailure", "status": "True", "message": refusal}]}
@@ -171,7 +171,7 @@ def test_one_without_a_pod_says_what_admission_says(command: Command, fake: Fake
     assert not there(fake)
 
 
-def test_one_that_was_there_stays_when_it_does_not_run(command: Command, fake: FakeApi) -> None:
+def test_one_that_was_there_stays_when_it_does_not_run(command: Command, fake: FakeApi):
     controller(fake, RUNS)
     assert command().exit_code == 0
     fake.update("Pod", f"{notebook.NAME}-abc", NS, status={**crashing("CrashLoopBackOff"), "conditions": []})
@@ -180,7 +180,7 @@ def test_one_that_was_there_stays_when_it_does_not_run(command: Command, fake: F
     assert there(fake)
 
 
-def test_an_interrupted_start_leaves_nothing(fake: FakeApi, api: Api) -> None:
+def test_an_interrupted_start_leaves_nothing(fake: FakeApi, api: Api):
     """Ctrl-C while its image is pulled."""
     controller(fake, crashing("ContainerCreating"))
 
@@ -192,7 +192,7 @@ def test_an_interrupted_start_leaves_nothing(fake: FakeApi, api: Api) -> None:
     assert not there(fake)
 
 
-def test_what_others_made_is_not_touched(fake: FakeApi, api: Api, told: list[str]) -> None:
+def test_what_others_made_is_not_touched(fake: FakeApi, api: Api, told: list[str]):
     """A Deployment of the same name."""
     fake.put({"kind": "Service", "metadata": {"name": notebook.NAME, "namespace": NS}, "spec": {}})
     with pytest.raises(ClusterError, match="is not gpunode's"):
@@ -202,7 +202,7 @@ def test_what_others_made_is_not_touched(fake: FakeApi, api: Api, told: list[str
     assert has(fake, "Service", notebook.NAME, NS)
 
 
-def test_it_is_removed_with_its_pod(command: Command, fake: FakeApi) -> None:
+def test_it_is_removed_with_its_pod(command: Command, fake: FakeApi):
     """And a second time there is nothing to remove, which is right."""
     controller(fake, RUNS)
     assert command().exit_code == 0
@@ -222,7 +222,7 @@ def test_it_is_removed_with_its_pod(command: Command, fake: FakeApi) -> None:
 )
 def test_the_plugins_of_kubectl_start_and_ask_the_cluster(
     fake: FakeApi, tmp_path, monkeypatch, capsys, program: str, words: list[str]
-) -> None:
+):
     """As kubectl starts them: by their names, as installed, with its kubeconfig."""
     add_node(fake, "gpu-1", 1, labels=GPU_NODE)
     installed = Path(sysconfig.get_path("scripts")) / program
@@ -241,9 +241,7 @@ def test_the_plugins_of_kubectl_start_and_ask_the_cluster(
     assert f"{program} [OPTIONS]" in capsys.readouterr().out
 
 
-def test_the_plugins_namespace_stays_while_a_notebook_is_in_it(
-    command: Command, fake: FakeApi, api: Api
-) -> None:
+def test_the_plugins_namespace_stays_while_a_notebook_is_in_it(command: Command, fake: FakeApi, api: Api):
     """`plugin remove` does not delete what its user wrote."""
     controller(fake, RUNS)
     assert command().exit_code == 0

@@ -54,7 +54,7 @@ def story(api: Api, fake: FakeApi) -> list[tuple[str, str, tuple[str, ...]]]:
     ]
 
 
-def test_the_differences_are_those_of_a_new_one(api: Api, fake: FakeApi) -> None:
+def test_the_differences_are_those_of_a_new_one(api: Api, fake: FakeApi):
     """Created, edited by hand, another image, a configuration less: the same objects, with and without dry runs line by
     line. (tests/lab/test_api_servers.py has real ones.)"""
     seen = {}
@@ -70,7 +70,7 @@ def test_the_differences_are_those_of_a_new_one(api: Api, fake: FakeApi) -> None
     ]
 
 
-def test_applying_twice_changes_nothing_the_second_time(api: Api, old: FakeApi) -> None:
+def test_applying_twice_changes_nothing_the_second_time(api: Api, old: FakeApi):
     """What the API server does not know is not wished of it, so nothing looks as if it had been taken off."""
     assert {change.action for change in apply.apply(api, ALL)} == {"created"}
     version = old.version
@@ -78,7 +78,7 @@ def test_applying_twice_changes_nothing_the_second_time(api: Api, old: FakeApi) 
     assert old.version == version
 
 
-def test_a_plan_writes_nothing(api: Api, old: FakeApi) -> None:
+def test_a_plan_writes_nothing(api: Api, old: FakeApi):
     """Below 1.13 a dry run would write: none is sent, and it is said."""
     would = apply.diff(api, ALL)
     assert {change.action for change in would} == {"created"}
@@ -92,7 +92,7 @@ def test_a_plan_writes_nothing(api: Api, old: FakeApi) -> None:
     assert writes == (["All"] if old.minor >= 13 else [])
 
 
-def test_an_edit_by_hand_is_named_and_set_back(api: Api, old: FakeApi) -> None:
+def test_an_edit_by_hand_is_named_and_set_back(api: Api, old: FakeApi):
     """What gpunode wishes; the rest of the edit is its author's."""
     apply.apply(api, ALL)
     edited(old)
@@ -108,7 +108,7 @@ def test_an_edit_by_hand_is_named_and_set_back(api: Api, old: FakeApi) -> None:
     assert {change.action for change in apply.diff(api, ALL)} == {"same"}
 
 
-def test_what_it_has_not_is_not_wished(api: Api, old: FakeApi) -> None:
+def test_what_it_has_not_is_not_wished(api: Api, old: FakeApi):
     """No RuntimeClass, no field of one; where it is a beta, the beta."""
     apply.apply(api, ALL)
     paths = {where for _, where, _ in old.requests if "runtimeclasses" in where}
@@ -124,7 +124,7 @@ def test_what_it_has_not_is_not_wished(api: Api, old: FakeApi) -> None:
         assert ("priorityClassName" in spec) == (old.minor >= 17)
 
 
-def test_labels_of_two_writers_and_of_others_on_one_node(api: Api, old: FakeApi) -> None:
+def test_labels_of_two_writers_and_of_others_on_one_node(api: Api, old: FakeApi):
     """Each writer's note is its own; nobody's label is taken, and what each leaves out goes."""
     add_node(old, "a", labels={"zone": "x"})
 
@@ -147,7 +147,7 @@ def test_labels_of_two_writers_and_of_others_on_one_node(api: Api, old: FakeApi)
     assert not old.all("Node")[0]["metadata"].get("annotations")
 
 
-def test_a_label_that_somebody_had_set_alike_stays(api: Api, old: FakeApi) -> None:
+def test_a_label_that_somebody_had_set_alike_stays(api: Api, old: FakeApi):
     """With the same value, before gpunode wished it: it is theirs when gpunode's go."""
     add_node(old, "a", labels={"pool": "ml"})
     assert labels.write(api, nodes.fetch(api)[0], {"pool": "ml", "tier": "1"}) == {"tier": (None, "1")}
@@ -158,7 +158,7 @@ def test_a_label_that_somebody_had_set_alike_stays(api: Api, old: FakeApi) -> No
     assert old.all("Node")[0]["metadata"]["labels"]["pool"] == "ml"
 
 
-def test_a_secrets_values_are_in_no_note(api: Api, old: FakeApi) -> None:
+def test_a_secrets_values_are_in_no_note(api: Api, old: FakeApi):
     """Their hashes are: an edit is named all the same, and a value that is wished no more goes."""
 
     def secret(**data: str) -> dict[str, object]:
@@ -179,7 +179,7 @@ def test_a_secrets_values_are_in_no_note(api: Api, old: FakeApi) -> None:
     assert live()["data"] == {"key": "bmV4dA=="}
 
 
-def test_a_node_that_was_deleted_meanwhile_is_not_born_again(api: Api, old: FakeApi) -> None:
+def test_a_node_that_was_deleted_meanwhile_is_not_born_again(api: Api, old: FakeApi):
     """As with server-side apply."""
     add_node(old, "a")
     (node,) = nodes.fetch(api)
@@ -189,7 +189,7 @@ def test_a_node_that_was_deleted_meanwhile_is_not_born_again(api: Api, old: Fake
     assert old.all("Node") == []
 
 
-def test_a_change_in_between_is_merged_again(api: Api, old: FakeApi) -> None:
+def test_a_change_in_between_is_merged_again(api: Api, old: FakeApi):
     """Kubelets write their nodes all the time: a Conflict is no failure."""
     add_node(old, "a")
     (node,) = nodes.fetch(api)
@@ -197,7 +197,7 @@ def test_a_change_in_between_is_merged_again(api: Api, old: FakeApi) -> None:
     assert labels.write(api, node, {"pool": "ml"}) == {"pool": (None, "ml")}
 
 
-def test_an_object_keeps_its_note_through_an_upgrade(api: Api, fake: FakeApi) -> None:
+def test_an_object_keeps_its_note_through_an_upgrade(api: Api, fake: FakeApi):
     """The new API server knows nobody who set these fields: the note does. A label that was ours still goes."""
     fake.minor = 19
     add_node(fake, "a")
@@ -211,7 +211,7 @@ def test_an_object_keeps_its_note_through_an_upgrade(api: Api, fake: FakeApi) ->
     assert {change.action for change in apply.diff(api, ALL)} == {"same"}
 
 
-def test_a_broken_note_takes_nothing_from_anybody(api: Api, fake: FakeApi) -> None:
+def test_a_broken_note_takes_nothing_from_anybody(api: Api, fake: FakeApi):
     """Then only what is wished now is known to be ours."""
     fake.minor = 16
     add_node(fake, "a")
@@ -220,7 +220,7 @@ def test_a_broken_note_takes_nothing_from_anybody(api: Api, fake: FakeApi) -> No
     assert labels.write(api, nodes.fetch(api)[0], {"tier": "1"}) == {"tier": (None, "1")}
 
 
-def test_an_api_server_below_the_floor_is_refused_by_version(api: Api, fake: FakeApi) -> None:
+def test_an_api_server_below_the_floor_is_refused_by_version(api: Api, fake: FakeApi):
     """With the floor; before anything is written."""
     fake.minor = 7
     with pytest.raises(
@@ -233,7 +233,7 @@ def test_an_api_server_below_the_floor_is_refused_by_version(api: Api, fake: Fak
 @pytest.mark.parametrize(("minor", "api_version"), [(36, "v1"), (14, "v1"), (12, "v1beta1"), (11, "")])
 def test_the_lease_is_that_of_its_version(
     api: Api, fake: FakeApi, told: list[str], minor: int, api_version: str
-) -> None:
+):
     """Before 1.12 there is none, which is said."""
     fake.minor = minor
     with lease.hold(api, "me", told.append):
@@ -257,7 +257,7 @@ def labelled(**values: str) -> Object:
 
 
 @tables.rows("merges", taken=[])
-def test_a_wish_is_merged(live: Object, last: Object, wish: Object, result: Object, taken: list[str]) -> None:
+def test_a_wish_is_merged(live: Object, last: Object, wish: Object, result: Object, taken: list[str]):
     """What was last wished tells ours from others'; the patch leads there, and a second merge changes nothing."""
     assert merge(live, last, wish) == (result, tuple(taken))
     assert merge(result, wish, wish) == (result, ())

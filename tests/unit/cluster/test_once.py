@@ -33,7 +33,7 @@ CONFIG = PluginConfig(f"version: v1\nsharing: {{memory: {{name: {NAMED}}}}}\n")
 )
 def test_the_pod_asks_for_what_the_nodes_offer(
     api: Api, fake: FakeApi, monkeypatch, offers: list[Object], resource: str, places: list[str]
-) -> None:
+):
     """Whole GPUs first; where there are none, one unit of memory, also under a name of the user's, or one share."""
     made: list[Object] = []
 

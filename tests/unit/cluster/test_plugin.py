@@ -121,7 +121,7 @@ def living(fake: FakeApi, node: str) -> dict[str, Any]:
     return next(item for item in fake.all("Pod") if item["spec"]["nodeName"] == node)
 
 
-def test_it_is_deployed_where_it_runs_on_every_gpu_node(fake: FakeApi, deploy: Deploy) -> None:
+def test_it_is_deployed_where_it_runs_on_every_gpu_node(fake: FakeApi, deploy: Deploy):
     """Pods come up on the labelled nodes; a second deploy has nothing to do and waits for nothing."""
     add_node(fake, "a", 2, labels=GPU_NODE)
     add_node(fake, "b", 4, labels=GPU_NODE)
@@ -140,9 +140,7 @@ def test_it_is_deployed_where_it_runs_on_every_gpu_node(fake: FakeApi, deploy: D
     assert {difference.action for difference in again.differences} == {"same"}
 
 
-def test_pods_that_began_with_another_driver_are_replaced(
-    fake: FakeApi, told: list[str], deploy: Deploy
-) -> None:
+def test_pods_that_began_with_another_driver_are_replaced(fake: FakeApi, told: list[str], deploy: Deploy):
     """A container keeps the libraries that it was started with; only the nodes named are touched."""
     for name in ("a", "b"):
         add_node(fake, name, 2, labels=GPU_NODE)
@@ -163,9 +161,7 @@ def test_pods_that_began_with_another_driver_are_replaced(
 
 
 @pytest.mark.usefixtures("impatient")
-def test_one_node_that_cannot_pull_is_a_row_not_an_exception(
-    fake: FakeApi, told: list[str], deploy: Deploy
-) -> None:
+def test_one_node_that_cannot_pull_is_a_row_not_an_exception(fake: FakeApi, told: list[str], deploy: Deploy):
     """The other node is right, and the bad one has the registry's words."""
     add_node(fake, "a", 2, labels=GPU_NODE)
     add_node(fake, "b", 2, labels=GPU_NODE)
@@ -182,7 +178,7 @@ def test_one_node_that_cannot_pull_is_a_row_not_an_exception(
 @pytest.mark.usefixtures("impatient")
 def test_images_that_cannot_be_pulled_are_not_waited_for_to_the_end(
     fake: FakeApi, monkeypatch, deploy: Deploy
-) -> None:
+):
     """Once every node that is waited for has failed to pull for a while; `seconds` is never reached."""
     monkeypatch.setattr(pods, "PULL", 0.0)
     for name in ("a", "b"):
@@ -195,9 +191,7 @@ def test_images_that_cannot_be_pulled_are_not_waited_for_to_the_end(
     ]
 
 
-def test_removing_takes_only_labels_that_gpunode_set_for_the_plugin(
-    api: Api, fake: FakeApi, told: list[str]
-) -> None:
+def test_removing_takes_only_labels_that_gpunode_set_for_the_plugin(api: Api, fake: FakeApi, told: list[str]):
     """Those of the inventory stay, and so do others' labels of the same name."""
     add_node(fake, "a", 2)
     add_node(fake, "b", 2, labels=GPU_NODE)
@@ -214,7 +208,7 @@ def test_removing_takes_only_labels_that_gpunode_set_for_the_plugin(
     assert others.labels["gpunode.dev/gpu"] == "true"
 
 
-def test_a_plugin_that_runs_and_is_not_ready_says_why(fake: FakeApi, deploy: Deploy) -> None:
+def test_a_plugin_that_runs_and_is_not_ready_says_why(fake: FakeApi, deploy: Deploy):
     """From "it runs" nobody knows what to do; its own last words say what it waits for."""
     add_node(fake, "a", 2, labels=GPU_NODE)
     PluginController(fake, {"a": NOT_READY})
@@ -239,7 +233,7 @@ DEAD = "the node is not Ready: Kubelet stopped posting node status."
 )
 def test_such_a_node_is_not_waited_for(
     fake: FakeApi, deploy: Deploy, ready: bool, state: dict[str, Any], scope: Scope, why: object
-) -> None:
+):
     add_node(fake, "a", 2, labels=GPU_NODE)
     add_node(fake, "b", 2, labels=GPU_NODE, ready=ready)
     PluginController(fake, {"b": state})
@@ -247,7 +241,7 @@ def test_such_a_node_is_not_waited_for(
     assert {row.node.name: why_of(row) for row in rollout.states.values()} == why
 
 
-def test_no_labelled_node_is_an_error_with_the_way_out(fake: FakeApi, deploy: Deploy) -> None:
+def test_no_labelled_node_is_an_error_with_the_way_out(fake: FakeApi, deploy: Deploy):
     """A DaemonSet without nodes would be ready with nothing; that is not what was asked for."""
     add_node(fake, "a", 2)
     with pytest.raises(ClusterError) as caught:
@@ -256,7 +250,7 @@ def test_no_labelled_node_is_an_error_with_the_way_out(fake: FakeApi, deploy: De
     assert "gpunode provision" in caught.value.hint
 
 
-def test_what_admission_said_is_the_reason_for_missing_pods(fake: FakeApi, deploy: Deploy) -> None:
+def test_what_admission_said_is_the_reason_for_missing_pods(fake: FakeApi, deploy: Deploy):
     """The DaemonSet controller leaves it as an event; repeated ones come with a prefix nobody needs."""
     add_node(fake, "a", 2, labels=GPU_NODE)
     words = 'Error creating: pods "x" is forbidden: violates PodSecurity "restricted:latest"'
@@ -270,9 +264,7 @@ def test_what_admission_said_is_the_reason_for_missing_pods(fake: FakeApi, deplo
 
 
 @pytest.mark.usefixtures("impatient")
-def test_a_pod_of_the_old_template_does_not_count(
-    api: Api, fake: FakeApi, told: list[str], deploy: Deploy
-) -> None:
+def test_a_pod_of_the_old_template_does_not_count(api: Api, fake: FakeApi, told: list[str], deploy: Deploy):
     """After a new image the wait goes on until the controller has replaced the pod."""
     add_node(fake, "a", 2, labels=GPU_NODE)
     controller = PluginController(fake)
@@ -292,9 +284,7 @@ def test_a_pod_of_the_old_template_does_not_count(
 
 
 @pytest.mark.parametrize("reason", ["ImagePullBackOff", "ErrImageNeverPull"])
-def test_a_pod_without_its_image_from_before_is_replaced_at_once(
-    fake: FakeApi, deploy: Deploy, reason: str
-) -> None:
+def test_a_pod_without_its_image_from_before_is_replaced_at_once(fake: FakeApi, deploy: Deploy, reason: str):
     """The image may have been brought meanwhile; nobody waits five minutes for the kubelet to try again."""
     add_node(fake, "a", 2, labels=GPU_NODE)
     state = {"name": "device-plugin", "state": {"waiting": {"reason": reason, "message": "…"}}}
@@ -305,7 +295,7 @@ def test_a_pod_without_its_image_from_before_is_replaced_at_once(
     assert not has(fake, "Pod", f"{DAEMONSET}-a", NS)
 
 
-def test_status_shows_each_node_with_its_last_line(api: Api, fake: FakeApi, deploy: Deploy) -> None:
+def test_status_shows_each_node_with_its_last_line(api: Api, fake: FakeApi, deploy: Deploy):
     """Node, pod, restarts, GPUs, the last line of the log; a labelled node without a pod is a row too."""
     add_node(fake, "a", 2, labels=GPU_NODE)
     add_node(fake, "cpu")
@@ -324,7 +314,7 @@ def test_status_shows_each_node_with_its_last_line(api: Api, fake: FakeApi, depl
     assert second.reason.what == "DaemonSet gpunode-device-plugin has no pod there yet"
 
 
-def test_status_calls_a_node_without_all_its_gpus_in_trouble(api: Api, fake: FakeApi, deploy: Deploy) -> None:
+def test_status_calls_a_node_without_all_its_gpus_in_trouble(api: Api, fake: FakeApi, deploy: Deploy):
     """A plugin pod that runs is not enough."""
     for name, gpus in (("none", 0), ("some", 4), ("all", 4)):
         add_node(fake, name, gpus, labels=GPU_NODE)
@@ -340,7 +330,7 @@ def test_status_calls_a_node_without_all_its_gpus_in_trouble(api: Api, fake: Fak
 
 def test_memory_under_a_name_of_its_own_is_what_the_node_offers(
     api: Api, fake: FakeApi, wait: Wait, running: Running
-) -> None:
+):
     """Waited for by that name; and its node lacks nothing once it is there."""
     named = "example.com/mem"
     config = PluginConfig(f"version: v1\nsharing: {{memory: {{name: {named}}}}}\n")
@@ -354,9 +344,7 @@ def test_memory_under_a_name_of_its_own_is_what_the_node_offers(
 
 
 @pytest.mark.usefixtures("impatient")
-def test_gpus_that_come_late_are_waited_for(
-    fake: FakeApi, told: list[str], wait: Wait, running: Running
-) -> None:
+def test_gpus_that_come_late_are_waited_for(fake: FakeApi, told: list[str], wait: Wait, running: Running):
     """The kubelet updates the node when the plugin has registered; the wait ends with that."""
     running()
     publish(fake, "a", status(problem=document.Reason("driver-not-loaded", "driver not loaded")))
@@ -369,7 +357,7 @@ def test_gpus_that_come_late_are_waited_for(
 
 def test_a_usual_wait_is_told_without_the_plugins_log(
     fake: FakeApi, told: list[str], wait: Wait, running: Running
-) -> None:
+):
     """What it logs while all is well only worries people."""
     running()
     fake.logs[f"{DAEMONSET}-a", "device-plugin"] = "waiting for the kubelet\n"
@@ -377,7 +365,7 @@ def test_a_usual_wait_is_told_without_the_plugins_log(
     assert told[-1] == "a offers 0 of 2 GPUs"
 
 
-def test_any_number_of_gpus_or_shares_of_them_will_do_where_none_is_known(fake: FakeApi, wait: Wait) -> None:
+def test_any_number_of_gpus_or_shares_of_them_will_do_where_none_is_known(fake: FakeApi, wait: Wait):
     """For who did not look at the host; a plugin that makes shares offers another resource."""
     add_node(fake, "a", 3, labels=GPU_NODE)
     add_node(fake, "b", 0, labels=GPU_NODE)
@@ -389,7 +377,7 @@ def test_any_number_of_gpus_or_shares_of_them_will_do_where_none_is_known(fake: 
         wait("none", None, seconds=1)
 
 
-def test_gpus_that_never_come_are_explained(fake: FakeApi, wait: Wait) -> None:
+def test_gpus_that_never_come_are_explained(fake: FakeApi, wait: Wait):
     """One sentence: how many of how many, after how long, and the reason nearest to the cause."""
     add_node(fake, "a", 4, labels=GPU_NODE)
     with pytest.raises(ClusterError) as caught:
@@ -411,7 +399,7 @@ def why(api: Api, name: str, expected: int) -> str:
     return capacity.why_not(api, item, {} if expected is None else expected, NS).what
 
 
-def test_each_cause_of_missing_gpus_has_its_words(api: Api, fake: FakeApi, deploy: Deploy) -> None:
+def test_each_cause_of_missing_gpus_has_its_words(api: Api, fake: FakeApi, deploy: Deploy):
     """From the node down to the single GPU, the first thing that is wrong."""
     add_node(fake, "a", 4, labels=GPU_NODE)
     add_node(fake, "dead", 4, ready=False, labels=GPU_NODE)
@@ -471,7 +459,7 @@ def test_what_the_plugin_reports_is_the_cause(
     published: document.Status,
     code: str,
     words: str,
-) -> None:
+):
     """From the annotation as from the log; an annotation that no pod keeps up to date counts for nothing."""
     running(4)
     fake.update("Node", "a", status={"allocatable": {"nvidia.com/gpu": "3"}})
@@ -489,7 +477,7 @@ def test_what_the_plugin_reports_is_the_cause(
 @pytest.mark.parametrize("annotation", [True, False])
 def test_a_gpu_that_is_reserved_for_a_pod_is_not_called_unhealthy(
     api: Api, fake: FakeApi, running: Running, annotation: bool
-) -> None:
+):
     """Nothing is to be fixed: the pod has it by an earlier configuration."""
     running(4)
     fake.update("Node", "a", status={"allocatable": {"nvidia.com/gpu": "3"}})
@@ -509,7 +497,7 @@ def test_a_gpu_that_is_reserved_for_a_pod_is_not_called_unhealthy(
     assert "reboot the host" in judge_offer(node, 4, worse).fix, "more is wrong than that"
 
 
-def test_pods_that_the_kubelet_does_not_name_are_found_by_their_uid(api: Api, fake: FakeApi) -> None:
+def test_pods_that_the_kubelet_does_not_name_are_found_by_their_uid(api: Api, fake: FakeApi):
     add_node(fake, "a", 4, labels=GPU_NODE)
     (node,) = nodes.fetch(api)
     assert judge_offer(node, 5, Problem("reserved", "x", holders=("1-2-3",))).fix == (
@@ -524,7 +512,7 @@ def test_pods_that_the_kubelet_does_not_name_are_found_by_their_uid(api: Api, fa
 
 
 @pytest.mark.usefixtures("impatient")
-def test_what_is_reserved_for_a_pod_is_not_waited_for(fake: FakeApi, wait: Wait, running: Running) -> None:
+def test_what_is_reserved_for_a_pod_is_not_waited_for(fake: FakeApi, wait: Wait, running: Running):
     """The pod may run for days. Where more is wrong than that, the wait goes on."""
     running(4)
     fake.update("Node", "a", status={"allocatable": {"nvidia.com/gpu": "0"}})
@@ -540,9 +528,7 @@ def test_what_is_reserved_for_a_pod_is_not_waited_for(fake: FakeApi, wait: Wait,
     assert "kubectl describe node a" in caught.value.hint
 
 
-def test_a_gpu_that_the_kubelet_has_never_heard_of_is_the_cause(
-    api: Api, fake: FakeApi, running: Running
-) -> None:
+def test_a_gpu_that_the_kubelet_has_never_heard_of_is_the_cause(api: Api, fake: FakeApi, running: Running):
     """And wrong in the plugin's status, which nothing else shows."""
     running(3)
     uncut = Unavailable("GPU-1", "1", "mig-uncut", "MIG is on", listed=False)
@@ -554,7 +540,7 @@ def test_a_gpu_that_the_kubelet_has_never_heard_of_is_the_cause(
 
 def test_removing_takes_all_of_it_and_leaves_labels_of_others(
     api: Api, fake: FakeApi, told: list[str], running: Running
-) -> None:
+):
     """Objects, pods, leftovers of vectoradd; the node keeps what people rely on."""
     running(2)
     left = {"app.kubernetes.io/managed-by": "gpunode", "app.kubernetes.io/name": "gpunode-vectoradd"}
@@ -568,7 +554,7 @@ def test_removing_takes_all_of_it_and_leaves_labels_of_others(
     assert nodes.fetch(api)[0].labels["gpunode.dev/gpu"] == "true"
 
 
-def test_what_a_configuration_brought_goes_with_it(api: Api, fake: FakeApi, deploy: Deploy) -> None:
+def test_what_a_configuration_brought_goes_with_it(api: Api, fake: FakeApi, deploy: Deploy):
     """MPS control daemons and the configuration itself: the plan says so, deploying does it, once."""
     add_node(fake, "a", 2, labels=GPU_NODE)
     PluginController(fake)
@@ -594,7 +580,7 @@ def test_what_a_configuration_brought_goes_with_it(api: Api, fake: FakeApi, depl
 
 def test_pods_of_mps_control_daemons_are_no_leftovers_and_are_renewed_with_the_driver(
     api: Api, fake: FakeApi, told: list[str]
-) -> None:
+):
     """They go with their DaemonSet, not before it; and hold the driver's libraries as the plugin's pods do."""
     labels = {OURS: "gpunode", "app.kubernetes.io/name": "gpunode-mps"}
     fake.put(pod("gpunode-mps-a", node="a", labels=labels, **UP))
@@ -603,9 +589,7 @@ def test_pods_of_mps_control_daemons_are_no_leftovers_and_are_renewed_with_the_d
     assert plugin.pods_on(api, NS, {"b"}) == []
 
 
-def test_shares_are_waited_for_by_resource(
-    fake: FakeApi, wait: Wait, running: Running, impatient: None
-) -> None:
+def test_shares_are_waited_for_by_resource(fake: FakeApi, wait: Wait, running: Running, impatient: None):
     """A whole GPU is not enough where the other is to be shared; what is missing is said, with the plugin's words."""
     running(1, gpu_shared=0)
     publish(fake, "a", status(lost=(Unavailable("GPU-0", "0", "mps-absent", "no MPS"),)))
@@ -633,7 +617,7 @@ def annotated(fake: FakeApi, key: str) -> set[str]:
 )
 def test_what_a_killed_plugin_left_on_its_node_is_taken_away(
     api: Api, fake: FakeApi, deploy: Deploy, key: str, keeps: PluginPublish
-) -> None:
+):
     """Without `annotation` the plugin may not patch nodes: nobody else can. Shown in the plan; another's note stays."""
     add_node(fake, "a", 2, labels=GPU_NODE)
     add_node(fake, "by-hand", 2)
@@ -655,7 +639,7 @@ def test_what_a_killed_plugin_left_on_its_node_is_taken_away(
 )
 def test_the_kubelets_of_k0s_say_elsewhere_what_pods_have(
     api: Api, fake: FakeApi, deploy: Deploy, kubelet: str, root: str
-) -> None:
+):
     """By their versions, where all are such; as the plan shows."""
     for name, version in (("a", "v1.36.1+k0s"), ("b", kubelet)):
         add_node(fake, name, 1, labels=GPU_NODE)
@@ -667,7 +651,7 @@ def test_the_kubelets_of_k0s_say_elsewhere_what_pods_have(
         assert shown.count("path: /var/lib/kubelet/device-plugins") == 2
 
 
-def test_removing_the_plugin_takes_what_it_said_with_it(api: Api, fake: FakeApi, told: list[str]) -> None:
+def test_removing_the_plugin_takes_what_it_said_with_it(api: Api, fake: FakeApi, told: list[str]):
     """Announced before; the label that brings the plugin back stays."""
     add_node(fake, "a", 2, labels=GPU_NODE)
     keys = (ANNOTATION, MEMORY_ANNOTATION)
@@ -680,7 +664,7 @@ def test_removing_the_plugin_takes_what_it_said_with_it(api: Api, fake: FakeApi,
 
 def test_status_says_which_shares_are_out_and_that_their_daemons_do_not_run(
     api: Api, fake: FakeApi, running: Running
-) -> None:
+):
     """The whole GPUs of the node are all there; the reason is in another pod than the plugin's."""
     running(1, gpu_shared=4)
     shares = "{renameByDefault: true, resources: [{name: gpu, replicas: 4, devices: [1]}]}"
@@ -722,7 +706,7 @@ def test_what_the_running_plugin_does_not_offer_is_forgotten_and_no_trouble(
     published: document.Status | None,
     old: bool,
     annotation: bool,
-) -> None:
+):
     """After another MIG strategy or layout. What it offers, and the kubelet does not allocate, is missing."""
     running(0, MIXED)
     counts = {SMALL: "2", left: "2"}
@@ -738,7 +722,7 @@ def test_what_the_running_plugin_does_not_offer_is_forgotten_and_no_trouble(
         assert row.note == ""
 
 
-def test_status_counts_what_is_offered_now(api: Api, fake: FakeApi, running: Running) -> None:
+def test_status_counts_what_is_offered_now(api: Api, fake: FakeApi, running: Running):
     """Not what was before: of shares under another name, and of GPUs that were shared by memory and are all held back."""
     running(2, shared=(2, 32), gpu_shared=20)
     none = {"nvidia.com/gpu": "0", "aliyun.com/gpu-count": "0", "aliyun.com/gpu-mem": "0"}
@@ -758,7 +742,7 @@ def test_status_counts_what_is_offered_now(api: Api, fake: FakeApi, running: Run
 
 def test_gpus_that_an_earlier_configuration_shared_are_not_waited_for(
     fake: FakeApi, wait: Wait, running: Running
-) -> None:
+):
     """The kubelet may count them still, beside those that the plugin offers whole."""
     running(4, shared=(4, 316))
     publish(fake, "a", offering(GPUS))
@@ -766,9 +750,7 @@ def test_gpus_that_an_earlier_configuration_shared_are_not_waited_for(
     assert (node.allocatable, node.counted) == (4, (GPUS,))
 
 
-def test_what_an_earlier_configuration_offered_is_no_trouble(
-    api: Api, fake: FakeApi, running: Running
-) -> None:
+def test_what_an_earlier_configuration_offered_is_no_trouble(api: Api, fake: FakeApi, running: Running):
     """The kubelet counts it for 5 minutes more. What the configuration still makes is missed, though."""
     memory = PluginConfig("version: v1\nsharing: {memory: {}}\n")
     running(16, memory, shared=(4, 316))
@@ -793,9 +775,7 @@ def test_what_an_earlier_configuration_offered_is_no_trouble(
     assert link.fix.startswith("Nothing to fix: it is free again when default/m1 ends")
 
 
-def test_a_configuration_that_the_plugin_goes_on_without_is_wrong(
-    api: Api, fake: FakeApi, deploy: Deploy
-) -> None:
+def test_a_configuration_that_the_plugin_goes_on_without_is_wrong(api: Api, fake: FakeApi, deploy: Deploy):
     """Until it can be used, or the plugin was started anew: nothing else shows it before the node's last GPU is gone."""
     for name in ("a", "b"):
         add_node(fake, name, 4, labels=GPU_NODE)
@@ -809,7 +789,7 @@ def test_a_configuration_that_the_plugin_goes_on_without_is_wrong(
     assert [row.wrong for row in overview.status(api, NS)] == ["", ""]
 
 
-def test_a_label_that_names_no_configuration_is_wrong(api: Api, fake: FakeApi, deploy: Deploy) -> None:
+def test_a_label_that_names_no_configuration_is_wrong(api: Api, fake: FakeApi, deploy: Deploy):
     """The plugin goes on with the one of before, so that nothing else shows it."""
     config = PluginConfig(files={"default": "version: v1\n", "shared": "version: v1\n"})
     add_node(fake, "a", 16, labels={**GPU_NODE, "nvidia.com/device-plugin.config": "nosuch"})

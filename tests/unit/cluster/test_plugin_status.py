@@ -54,7 +54,7 @@ def why(api: Api) -> str:
 @pytest.mark.parametrize("annotation", [True, False])
 def test_the_annotation_is_read_where_the_pod_keeps_it_else_the_log(
     api: Api, fake: FakeApi, annotation: bool
-) -> None:
+):
     publish(fake, "a", LOST, annotation=annotation)
     assert read(api) == LOST
 
@@ -63,7 +63,7 @@ def test_the_annotation_is_read_where_the_pod_keeps_it_else_the_log(
 @tables.rows("unreadable-statuses")
 def test_a_plugin_without_a_readable_status_is_answered_with_that_fact(
     api: Api, fake: FakeApi, log: str, code: str, fix: str
-) -> None:
+):
     fake.logs[f"{DAEMONSET}-a", CONTAINER] = log
     state = read(api)
     assert isinstance(state, Problem)
@@ -71,7 +71,7 @@ def test_a_plugin_without_a_readable_status_is_answered_with_that_fact(
 
 
 @pytest.mark.usefixtures("node")
-def test_a_plugin_of_an_older_version_is_wrong_in_its_status(api: Api, fake: FakeApi) -> None:
+def test_a_plugin_of_an_older_version_is_wrong_in_its_status(api: Api, fake: FakeApi):
     fake.update("Node", "a", status={"allocatable": {"nvidia.com/gpu": "4"}})
     fake.logs[f"{DAEMONSET}-a", CONTAINER] = "T1 INFO registered\n"
     (row,) = overview.status(api, NS)
@@ -80,7 +80,7 @@ def test_a_plugin_of_an_older_version_is_wrong_in_its_status(api: Api, fake: Fak
 
 
 @pytest.mark.usefixtures("node")
-def test_a_log_that_cannot_be_read_is_said_so(api: Api, fake: FakeApi) -> None:
+def test_a_log_that_cannot_be_read_is_said_so(api: Api, fake: FakeApi):
     fake.fail("GET", "/log", Fault(403, "Forbidden", "pods/log is forbidden"))
     state = read(api)
     assert isinstance(state, Problem)
@@ -102,7 +102,7 @@ def test_a_log_that_cannot_be_read_is_said_so(api: Api, fake: FakeApi) -> None:
 )
 def test_a_gpu_that_was_unhealthy_before_the_plugin_was_started_again_is_shown_with_its_age(
     api: Api, fake: FakeApi, reasons: list[tuple[str, str]], shown: bool
-) -> None:
+):
     """It may be why the GPU is missing now. What the plugin reports now comes first."""
     publish(fake, "a", status())
     for clock, reason in reasons:
@@ -123,19 +123,19 @@ def test_a_gpu_that_was_unhealthy_before_the_plugin_was_started_again_is_shown_w
     assert why(api).endswith("; the plugin reports: GPU 0 (GPU-0) is Unhealthy: Xid 79")
 
 
-def test_memory_limits_that_are_not_enforced_have_their_reasons_once() -> None:
+def test_memory_limits_that_are_not_enforced_have_their_reasons_once():
     none = Why("not-enforced", "cgroup v1")
     state = status(memory_limits={"a": none, "b": Why(ENFORCED, ""), "c": none})
     assert published.why_unlimited(state) == "cgroup v1"
     assert published.why_unlimited(Problem("x", "y")) == ""
 
 
-def test_the_last_line_for_people_is_no_status() -> None:
+def test_the_last_line_for_people_is_no_status():
     assert published.log_line(f"T1 INFO one\nT2 INFO {MARK} {dumps(LOST)}\n") == "T1 INFO one"
     assert published.log_line(f"T2 INFO {MARK} {dumps(LOST)}\n") == ""
 
 
-def test_reader_and_writer_agree_on_names() -> None:
+def test_reader_and_writer_agree_on_names():
     assert COMPONENT == events.COMPONENT
 
 
@@ -155,7 +155,7 @@ def other_words(text: str) -> str:
         status().with_refusal(Why("config-refused", "x")),
     ],
 )
-def test_no_judgement_rests_on_words(api: Api, fake: FakeApi, published: Status) -> None:
+def test_no_judgement_rests_on_words(api: Api, fake: FakeApi, published: Status):
     """Not on those of the status, nor on those of the log."""
 
     def judged() -> list[object]:

@@ -27,21 +27,19 @@ def warning(message: str) -> dict[str, Any]:
 
 
 @tables.rows("pod-reasons")
-def test_the_reason_comes_from_who_knows_it(
-    status: dict[str, Any], events: list[dict[str, Any]], why: str
-) -> None:
+def test_the_reason_comes_from_who_knows_it(status: dict[str, Any], events: list[dict[str, Any]], why: str):
     """Scheduler, kubelet, runtime and admission each leave their words in another place."""
     assert pods.problem({"status": status}, events) == why
 
 
 @pytest.mark.parametrize("reason", ["ErrImageNeverPull", "ImagePullBackOff", "InvalidImageName"])
-def test_an_image_that_may_just_have_come_is_waited_for(reason: str) -> None:
+def test_an_image_that_may_just_have_come_is_waited_for(reason: str):
     """The kubelet tells of its last look; an image that a run has loaded since is there at the next one."""
     pod = {"metadata": {"uid": "u"}, "status": waiting(reason)}
     assert pods.Pulls().is_hopeless(pod) == (reason == "InvalidImageName")
 
 
-def test_gpus_are_counted_until_a_pod_is_over() -> None:
+def test_gpus_are_counted_until_a_pod_is_over():
     """Init containers run before the others, so the larger need counts, but sidecars beside them; a pod that ended holds none."""
 
     def container(gpus: int) -> dict[str, Any]:

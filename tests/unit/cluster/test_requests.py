@@ -37,7 +37,7 @@ def asked(fake: FakeApi, method: str, end: str) -> Sequence[dict[str, str]]:
     return [query for verb, where, query in fake.requests if verb == method and where.endswith(end)]
 
 
-def test_labels_are_tried_side_by_side(api: Api, fake: FakeApi, monkeypatch) -> None:
+def test_labels_are_tried_side_by_side(api: Api, fake: FakeApi, monkeypatch):
     """Each node once; after the first, which shows that one may ask, at the same time."""
     for name in NAMES:
         add_node(fake, name)
@@ -59,7 +59,7 @@ def query(*, dry_run: bool) -> dict[str, str]:
     return {"fieldManager": "gpunode", "force": "false"} | ({"dryRun": "All"} if dry_run else {})
 
 
-def test_a_user_who_may_not_try_one_node_is_not_refused_at_each(api: Api, fake: FakeApi, capsys) -> None:
+def test_a_user_who_may_not_try_one_node_is_not_refused_at_each(api: Api, fake: FakeApi, capsys):
     """One request shows it; what every node lacks is shown all the same."""
     for name in NAMES:
         add_node(fake, name)
@@ -75,7 +75,7 @@ def test_a_user_who_may_not_try_one_node_is_not_refused_at_each(api: Api, fake: 
     assert f"label Node {', '.join(NAMES)}" in capsys.readouterr().out
 
 
-def test_objects_are_tried_side_by_side(api: Api, fake: FakeApi, monkeypatch) -> None:
+def test_objects_are_tried_side_by_side(api: Api, fake: FakeApi, monkeypatch):
     """Once their namespace is known to be there; their order in the plan stays."""
     add_node(fake, "a", labels=GPU_NODE)
     PluginController(fake)
@@ -97,7 +97,7 @@ def test_objects_are_tried_side_by_side(api: Api, fake: FakeApi, monkeypatch) ->
 
 def test_a_rollout_asks_for_daemonsets_now_and_then_and_not_at_every_event(
     api: Api, fake: FakeApi, monkeypatch
-) -> None:
+):
     """Events of pods come by the thousand."""
     for name in NAMES:
         add_node(fake, name, 1, labels=GPU_NODE)

@@ -8,7 +8,7 @@ from gpunode.commands.label import parse_counts as wish
 from gpunode.errors import UsageError
 
 
-def test_counts_are_read() -> None:
+def test_counts_are_read():
     """By name; to take one away the name is enough."""
     read = wish(["example.com/fpga=2", "nvidia.com/gpu=1"], remove=False)
     assert read == {"example.com/fpga": 2, "nvidia.com/gpu": 1}
@@ -32,7 +32,7 @@ def test_counts_are_read() -> None:
         ("../pods=2", False),
     ],
 )
-def test_what_the_api_server_would_not_count_is_refused(word: str, remove: bool) -> None:
+def test_what_the_api_server_would_not_count_is_refused(word: str, remove: bool):
     """With an example, before anything is asked."""
     with pytest.raises(UsageError) as caught:
         wish([word], remove=remove)

@@ -52,7 +52,7 @@ def grants(rules: Iterable[dict[str, Any]], right: Right) -> bool:
     )
 
 
-def test_the_documents_roles_have_all_rights_that_commands_ask_for() -> None:
+def test_the_documents_roles_have_all_rights_that_commands_ask_for():
     operator, viewer = ROLES["gpunode-operator"], ROLES["gpunode-viewer"]
     asked = {
         *rights.of_reading("ns"),
@@ -69,7 +69,7 @@ def test_the_documents_roles_have_all_rights_that_commands_ask_for() -> None:
     assert [right for right in rights.of_reading("ns") if not grants(viewer, right)] == []
 
 
-def test_the_refused_right_comes_first_in_what_is_missing(monkeypatch) -> None:
+def test_the_refused_right_comes_first_in_what_is_missing(monkeypatch):
     lacking(monkeypatch, Right("list", "nodes"), Right("get", "pods/proxy", "gpunode"))
     refused = refusal("get", "pods/proxy", 'in the namespace "gpunode"')
 
@@ -88,14 +88,14 @@ def test_the_refused_right_comes_first_in_what_is_missing(monkeypatch) -> None:
     ],
     ids=["no right to read", "it alone is missing", "it was granted since"],
 )
-def test_a_refusal_that_says_all_stays(monkeypatch, refused: HttpError, missing: tuple[Right, ...]) -> None:
+def test_a_refusal_that_says_all_stays(monkeypatch, refused: HttpError, missing: tuple[Right, ...]):
     lacking(monkeypatch, *missing)
     named = nodes.name_rights(INVENTORY, refused)
     assert (named, named.message, named.problem.code) == (refused, "refused", NO_RIGHTS)
     assert named.exit_code == 4
 
 
-def test_a_refusal_stays_when_the_api_is_gone_by_then(monkeypatch) -> None:
+def test_a_refusal_stays_when_the_api_is_gone_by_then(monkeypatch):
     def lose(*_: object) -> None:
         raise ApiConnectionLost("gone")
 
@@ -107,7 +107,7 @@ def test_a_refusal_stays_when_the_api_is_gone_by_then(monkeypatch) -> None:
     assert nodes.name_rights_to_deploy(SERVED, INVENTORY, refused) is refused
 
 
-def test_the_role_on_offer_holds_no_more_than_is_missing() -> None:
+def test_the_role_on_offer_holds_no_more_than_is_missing():
     """A right of one namespace is granted there."""
     missing = (
         Right("get", "secrets", "gpunode"),
@@ -138,7 +138,7 @@ def test_the_role_on_offer_holds_no_more_than_is_missing() -> None:
     assert {item["metadata"]["name"] for item in objects} == {role}
 
 
-def test_many_missing_rights_are_counted_as_the_roles_name_them() -> None:
+def test_many_missing_rights_are_counted_as_the_roles_name_them():
     many = [Right(verb, f"r{number}") for number in range(5) for verb in ("get", "list")]
     refused = rights.lacks(many, ": nothing was changed", "ops")
     assert refused.message == "nothing was changed: user ops lacks 10 rights"
@@ -147,7 +147,7 @@ def test_many_missing_rights_are_counted_as_the_roles_name_them() -> None:
     assert rights.lacks(many[:2]).message == "the Kubernetes API does not let this user get/list r0"
 
 
-def test_only_a_namespace_that_may_be_missing_is_made_first() -> None:
+def test_only_a_namespace_that_may_be_missing_is_made_first():
     missing = [Right("list", "pods", name) for name in ("default", "kube-system", "gpunode")]
     made = [line for line in rights.lacks(missing).hint.splitlines() if line.startswith("kubectl get")]
     assert made == ["kubectl get namespace gpunode || kubectl create namespace gpunode"]
@@ -156,7 +156,7 @@ def test_only_a_namespace_that_may_be_missing_is_made_first() -> None:
 @pytest.mark.parametrize(("lacked", "named"), [("a", "get a"), ("a b", "get a, get b"), ("b", "")])
 def test_who_lacks_only_what_the_dry_run_judges_is_not_refused_before_it(
     monkeypatch, lacked: str, named: str
-) -> None:
+):
     """As who may escalate: he needs no right that he grants. Else all are named at once."""
     monkeypatch.setattr(rights, "_has", lambda _, right: right.resource not in lacked.split())
     monkeypatch.setattr(rights, "_user", lambda _: "ops")
@@ -165,7 +165,7 @@ def test_who_lacks_only_what_the_dry_run_judges_is_not_refused_before_it(
         rights.demand(SERVED, [Right("get", "a")], [Right("get", "a"), Right("get", "b")])
 
 
-def test_a_second_grant_takes_nothing_from_the_first() -> None:
+def test_a_second_grant_takes_nothing_from_the_first():
     """Of other rights, or of the same ones to another user."""
     first, second = (granted(rights.lacks((Right("get", "nodes"),))) for _ in range(2))
     assert {item["metadata"]["name"] for item in first} & {
@@ -173,7 +173,7 @@ def test_a_second_grant_takes_nothing_from_the_first() -> None:
     } == set()
 
 
-def test_rights_to_deploy_are_those_to_the_objects_and_those_that_their_roles_grant() -> None:
+def test_rights_to_deploy_are_those_to_the_objects_and_those_that_their_roles_grant():
     needed = rights.of_objects(PLUGIN, all_objects("gpunode"))
     assert Right("patch", "daemonsets.apps", "gpunode") in needed
     assert {Right("create", "events", "default"), Right("patch", "events", "default")} <= {*needed}
@@ -185,7 +185,7 @@ def test_rights_to_deploy_are_those_to_the_objects_and_those_that_their_roles_gr
     assert [right.verb for right in needed if right.resource == cluster_roles] == ["get"]
 
 
-def test_a_refused_grant_names_all_that_a_deployment_lacks(monkeypatch) -> None:
+def test_a_refused_grant_names_all_that_a_deployment_lacks(monkeypatch):
     lacking(monkeypatch, Right("create", "events", "default"), Right("watch", "nodes"))
     rules = '{APIGroups:[""], Resources:["events"], Verbs:["create"]}'
     detail = f'roles "x" is forbidden: user "ops" is attempting to grant RBAC permissions not currently held:\n{rules}'
@@ -196,13 +196,13 @@ def test_a_refused_grant_names_all_that_a_deployment_lacks(monkeypatch) -> None:
     assert named.message.endswith("let this user create events in namespace default, watch nodes")
 
 
-def test_a_refusal_of_another_right_than_a_deployments_stays(monkeypatch) -> None:
+def test_a_refusal_of_another_right_than_a_deployments_stays(monkeypatch):
     lacking(monkeypatch, Right("watch", "nodes"))
     refused = refusal("list", "secrets")
     assert nodes.name_rights_to_deploy(SERVED, INVENTORY, refused) is refused
 
 
-def test_the_role_on_offer_is_bound_to_the_kubeconfigs_user(monkeypatch) -> None:
+def test_the_role_on_offer_is_bound_to_the_kubeconfigs_user(monkeypatch):
     """Before Kubernetes 1.28 nobody tells who that is."""
     monkeypatch.setattr(rights, "_has", lambda *_: False)
 

@@ -36,7 +36,7 @@ def serving(*, ready: bool = True, ending: bool = False) -> Object:
 @pytest.mark.parametrize(
     ("count", "most", "goes"), [(0, 1, 1), (1, 1, 1), (4, 1, 4), (10, 1, 10), (11, 2, 6), (64, 7, 10)]
 )
-def test_a_tenth_of_the_nodes_at_a_time(count: int, most: int, goes: int) -> None:
+def test_a_tenth_of_the_nodes_at_a_time(count: int, most: int, goes: int):
     """One of few; as Kubernetes counts the template's share."""
     assert (deployment.bound(count), deployment.waves(count)) == (most, goes)
     made = Spec(NS, IMAGE).manifests
@@ -54,7 +54,7 @@ def test_a_tenth_of_the_nodes_at_a_time(count: int, most: int, goes: int) -> Non
     [((), (), ""), ((), "ab", ""), ("a", "", ""), ("ab", "", "cd"), ("abc", "", "de"), ("ab", "c", "d"), ("ab", "cd", ""),
      ("a", "b", "c"), ("abc", "def", "")],
 )  # fmt: skip
-def test_nodes_that_were_without_it_before_hold_no_others_back(down: str, busy: str, turn: str) -> None:
+def test_nodes_that_were_without_it_before_hold_no_others_back(down: str, busy: str, turn: str):
     """Kubernetes would wait for them for ever; those that the new version fails on do hold it back."""
     names = "abcdefghijklmnopqrst"
     every = [node(name, ready=name not in down) for name in names]
@@ -63,7 +63,7 @@ def test_nodes_that_were_without_it_before_hold_no_others_back(down: str, busy: 
     assert deployment.next_nodes(every, pods, waiting, set(down)) == list(turn)
 
 
-def test_each_daemonset_has_its_own_count() -> None:
+def test_each_daemonset_has_its_own_count():
     """Nodes with the RuntimeClass and nodes without it; a pod that is ending serves nobody, nor does none."""
     classes = [node(f"c{number}", **{"gpunode.dev/runtime": "class"}) for number in range(3)]
     plain = [node(f"p{number}") for number in range(3)]
@@ -85,7 +85,7 @@ def replaced(fake: FakeApi, name: str) -> None:
     controller.start(daemonset, name)
 
 
-def test_each_go_has_its_time(api: Api, fake: FakeApi, told: list[str], monkeypatch) -> None:
+def test_each_go_has_its_time(api: Api, fake: FakeApi, told: list[str], monkeypatch):
     """Together they may take longer than one; when none comes any more, it is over, and said of which."""
     names = [f"n{number}" for number in range(4)]
     for name in names:
@@ -123,7 +123,7 @@ def test_each_go_has_its_time(api: Api, fake: FakeApi, told: list[str], monkeypa
 
 def test_a_node_that_is_down_keeps_no_other_on_the_version_of_before(
     api: Api, fake: FakeApi, told: list[str], monkeypatch
-) -> None:
+):
     """Of four nodes it alone uses up what Kubernetes may replace: gpunode goes on, one by one."""
     for name in ("a", "b", "c", "down"):
         add_node(fake, name, 1, labels=GPU_NODE)

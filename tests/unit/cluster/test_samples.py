@@ -81,7 +81,7 @@ def mistakes(value: Any, kind: str, where: str) -> list[str]:
     ]
 
 
-def test_a_wrong_field_or_value_is_a_mistake() -> None:
+def test_a_wrong_field_or_value_is_a_mistake():
     """Of the check itself, which the others rest on."""
     wrong = {"kind": "Pod", "spec": {"containers": [{"name": 1, "limits": {}}], "tolerations": {}}}
     assert mistakes(wrong, "V1Pod", "pod") == [
@@ -92,7 +92,7 @@ def test_a_wrong_field_or_value_is_a_mistake() -> None:
 
 
 @pytest.mark.parametrize("name", SAMPLES)
-def test_the_api_knows_every_field(name: str) -> None:
+def test_the_api_knows_every_field(name: str):
     """With nothing named, and with all that can be."""
     named = ("--node-selector", f"{MODEL}=nvidia-tesla-p100", "--runtime-class", "nvidia")
     for objects in (printed(name), printed(name, *named)):
@@ -101,7 +101,7 @@ def test_the_api_knows_every_field(name: str) -> None:
             assert mistakes(item, f"V1{item['kind']}", item["kind"]) == []
 
 
-def test_the_commands_names_are_those_of_the_samples_and_of_their_templates() -> None:
+def test_the_commands_names_are_those_of_the_samples_and_of_their_templates():
     there = {path.name.partition(".")[0] for path in templates.folder().glob("cluster/samples/*.j2")}
     assert set(SAMPLES) == set(KINDS) == there - {"placement"}
     words = CliRunner().invoke(app, ["run", "manifest", "--help"]).stdout
@@ -109,7 +109,7 @@ def test_the_commands_names_are_those_of_the_samples_and_of_their_templates() ->
 
 
 @pytest.mark.parametrize("name", [name for name, kinds in KINDS.items() if kinds[0] in {"Deployment", "Job"}])
-def test_a_controller_finds_its_own_pods(name: str) -> None:
+def test_a_controller_finds_its_own_pods(name: str):
     """Its selector, and that of a Service, match the labels of its pods."""
     (pod, *_) = pods(printed(name))
     for item in printed(name):
@@ -118,7 +118,7 @@ def test_a_controller_finds_its_own_pods(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", SAMPLES)
-def test_its_pods_are_placed_on_the_nodes_that_its_user_names(name: str) -> None:
+def test_its_pods_are_placed_on_the_nodes_that_its_user_names(name: str):
     """By the simulated API server and scheduler: one with a taint for GPUs is tolerated, one of another model is not taken."""
     store = Store()
     for kind, called in (("Namespace", "ml"), ("RuntimeClass", "nvidia")):
@@ -137,7 +137,7 @@ def test_its_pods_are_placed_on_the_nodes_that_its_user_names(name: str) -> None
     assert {pod["spec"].get("nodeName") for pod in made} == {"b"}
 
 
-def test_pods_that_find_no_memory_on_any_gpu_wait() -> None:
+def test_pods_that_find_no_memory_on_any_gpu_wait():
     """The third pod of three that share 4 GiB by 2."""
     store = Store()
     store.put({"kind": "Namespace", "apiVersion": "v1", "metadata": {"name": "default"}})
@@ -152,7 +152,7 @@ def test_pods_that_find_no_memory_on_any_gpu_wait() -> None:
 @pytest.mark.parametrize(
     ("phases", "ended"), [(["Succeeded"], "Complete"), (["Failed"], ""), (["Failed", "Failed"], "Failed")]
 )
-def test_a_simulated_job_ends_with_its_pods(phases: list[str], ended: str) -> None:
+def test_a_simulated_job_ends_with_its_pods(phases: list[str], ended: str):
     """The one that learns MNIST has a second pod where the first failed, and no third."""
     store = Store()
     store.put({"kind": "Namespace", "apiVersion": "v1", "metadata": {"name": "default"}})
@@ -168,29 +168,29 @@ def test_a_simulated_job_ends_with_its_pods(phases: list[str], ended: str) -> No
     assert len(store.all("Pod")) == (1 if ended == "Complete" else 2)
 
 
-def test_an_image_of_ones_own_is_asked_for() -> None:
+def test_an_image_of_ones_own_is_asked_for():
     assert CliRunner().invoke(app, ["run", "manifest", "cuda"]).exit_code != 0
 
 
 @pytest.mark.parametrize(("words", "what"), [((), "no workload is named"), (("wrong",), "no workload wrong")])
-def test_a_name_that_is_none_is_answered_with_those_that_are(words: tuple[str, ...], what: str) -> None:
+def test_a_name_that_is_none_is_answered_with_those_that_are(words: tuple[str, ...], what: str):
     done = CliRunner().invoke(app, ["run", "manifest", *words])
     assert what in str(done.exception)
     assert "notebook, mnist, cuda, vectoradd, binpack" in str(done.exception)
 
 
-def test_a_label_without_a_value_is_refused() -> None:
+def test_a_label_without_a_value_is_refused():
     done = CliRunner().invoke(app, ["run", "manifest", "cuda", "--image", "a", "--node-selector", "gpu"])
     assert "expected LABEL=VALUE" in str(done.exception)
 
 
-def test_programs_get_an_object_a_line() -> None:
+def test_programs_get_an_object_a_line():
     done = CliRunner().invoke(app, ["run", "manifest", "notebook", "--json"])
     lines = [json.loads(line) for line in done.stdout.splitlines()]
     assert [(line["type"], line["object"]["kind"]) for line in lines] == [("manifest", "Deployment"), ("manifest", "Service")]  # fmt: skip
 
 
-def test_the_document_has_every_manifest_with_its_image_and_commands_that_exist() -> None:
+def test_the_document_has_every_manifest_with_its_image_and_commands_that_exist():
     """docs/workloads.md."""
     text = (ROOT / "docs/workloads.md").read_text()
     rows = dict(re.findall(r"(?m)^\| `(\w+)` \| .* \| (.*) \|$", text))

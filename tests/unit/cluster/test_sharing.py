@@ -31,5 +31,5 @@ MPS = PluginConfig(WAY.format("mps", 2))
 )
 def test_sharing_is_reported_as_what_pods_get(
     before: PluginConfig | None, after: PluginConfig | None, gpus: int, words: str
-) -> None:
+):
     assert meaning(before, after, {}, gpus) == words

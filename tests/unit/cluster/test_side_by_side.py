@@ -36,7 +36,7 @@ def tried(api: Api, members: Sequence[Member]) -> int:
 @pytest.mark.parametrize(("ask", "alone"), [(written, 0), (tried, 1)])
 def test_labels_are_asked_for_side_by_side_with_a_bound(
     api: Api, fake: FakeApi, monkeypatch, ask: Callable[[Api, Sequence[Member]], int], alone: int
-) -> None:
+):
     """`alone`: requests that come before the others, by themselves."""
     many = alone + AT_ONCE
     for number in range(many):

@@ -73,7 +73,7 @@ def pod(
         (pod({"main": CRASHES, "more": waits("ErrImagePull")}, gpus=("main", "more")), "CrashLoopBackOff"),
     ],
 )
-def test_a_pod_stands_still_while_no_container_with_a_gpu_runs(item: dict[str, Any], why: str) -> None:
+def test_a_pod_stands_still_while_no_container_with_a_gpu_runs(item: dict[str, Any], why: str):
     (work,) = drain.find_work([item])
     assert work.standstill == why
 
@@ -91,7 +91,7 @@ def test_a_pod_stands_still_while_no_container_with_a_gpu_runs(item: dict[str, A
         pod({"main": DONE}),
     ],
 )
-def test_a_pod_whose_container_is_about_to_run_or_not_known_works(item: dict[str, Any]) -> None:
+def test_a_pod_whose_container_is_about_to_run_or_not_known_works(item: dict[str, Any]):
     """One that has just ended is started again at once: an attempt to go on, not a standstill."""
     (work,) = drain.find_work([item])
     assert work.standstill == ""
@@ -100,7 +100,7 @@ def test_a_pod_whose_container_is_about_to_run_or_not_known_works(item: dict[str
 @tables.rows("init-containers")
 def test_init_containers_and_sidecars_count(
     late: dict[str, Any], early: dict[str, Any], more: dict[str, Any], why: str
-) -> None:
+):
     (work,) = drain.find_work([pod(late, early, **more)])
     assert work.standstill == why
 
@@ -118,31 +118,31 @@ def test_init_containers_and_sidecars_count(
 )
 def test_a_job_whose_gpus_are_done_with_works_while_its_other_containers_run(
     policy: str, main: dict[str, Any], more: dict[str, Any], why: str
-) -> None:
+):
     """They may be uploading what was computed."""
     (work,) = drain.find_work([pod({"main": main, "more": more}, policy=policy)])
     assert work.standstill == why
 
 
-def test_nothing_of_a_pod_that_is_deleted_is_started_again() -> None:
+def test_nothing_of_a_pod_that_is_deleted_is_started_again():
     gone = {"deletionTimestamp": "2026-01-01T00:00:00Z"}
     (work,) = drain.find_work([pod({"main": FAILED, "more": CRASHES}, **gone)])
     assert work.standstill == "CrashLoopBackOff"
 
 
-def test_a_pod_without_gpus_stands_still_as_a_whole() -> None:
+def test_a_pod_without_gpus_stands_still_as_a_whole():
     items = [pod({"main": CRASHES, "more": CRASHES}, gpus=()), pod({"main": CRASHES, "more": RUNS}, gpus=())]
     assert [work.standstill for work in drain.find_work(items)] == ["CrashLoopBackOff", ""]
 
 
-def test_who_drains_a_node_leaves_no_pod_on_it_of_which_anything_runs() -> None:
+def test_who_drains_a_node_leaves_no_pod_on_it_of_which_anything_runs():
     """Drained are pods without GPUs, too: a budget may be there for the container that runs."""
     (partly,) = drain.find_work([pod({"main": CRASHES, "more": RUNS})], whole=True)
     (wholly,) = drain.find_work([pod({"main": CRASHES, "more": CRASHES})], whole=True)
     assert (partly.standstill, wholly.standstill) == ("", "CrashLoopBackOff")
 
 
-def test_a_container_that_asks_for_no_gpu_in_figures_uses_none() -> None:
+def test_a_container_that_asks_for_no_gpu_in_figures_uses_none():
     item = pod({"main": CRASHES, "more": RUNS})
     item["spec"]["containers"][1]["resources"]["limits"] = {"nvidia.com/gpu": "0"}
     (work,) = drain.find_work([item])

@@ -31,7 +31,7 @@ def ended(code: int, message: str) -> Object:
         (1, "no python3", "a pod that asks for no GPU failed: no python3"),
     ],
 )
-def test_it_says_what_such_a_pod_sees(api: Api, fake: FakeApi, code: int, message: str, words: str) -> None:
+def test_it_says_what_such_a_pod_sees(api: Api, fake: FakeApi, code: int, message: str, words: str):
     """And no pod is left."""
     add_node(fake, "a", 2)
     made: list[Object] = []
@@ -50,7 +50,7 @@ def test_it_says_what_such_a_pod_sees(api: Api, fake: FakeApi, code: int, messag
     assert fake.all("Pod") == []
 
 
-def test_the_last_link_breaks_where_a_stranger_sees_gpus() -> None:
+def test_the_last_link_breaks_where_a_stranger_sees_gpus():
     """And says that none does where none does."""
     good = Verdict.ok("pod", "vectoradd passed on GPU-1")
     assert judge_isolation(good, "").text == "vectoradd passed on GPU-1; a pod that asks for none sees none"

@@ -68,7 +68,7 @@ def contents(path: Path) -> dict[str, str]:
         return {name.partition("/")[2]: file.read().decode() for name, file in files if file}
 
 
-def test_it_holds_what_is_asked_for_and_no_secret(bundle: Bundle, tmp_path) -> None:
+def test_it_holds_what_is_asked_for_and_no_secret(bundle: Bundle, tmp_path):
     """On hosts, in the cluster, in the inventory and in records; it names each file, and only its owner reads it."""
     path = tmp_path / "help.tar.gz"
     ran = bundle("--output", str(path), "--json")
@@ -100,7 +100,7 @@ def test_it_holds_what_is_asked_for_and_no_secret(bundle: Bundle, tmp_path) -> N
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
-def test_verify_and_plan_in_it_are_those_of_their_commands(bundle: Bundle, tmp_path) -> None:
+def test_verify_and_plan_in_it_are_those_of_their_commands(bundle: Bundle, tmp_path):
     bundle("--output", str(tmp_path / "a.tar.gz"))
     files = contents(tmp_path / "a.tar.gz")
     layers = [json.loads(line).get("layer") for line in files["verify.jsonl"].splitlines()]
@@ -108,7 +108,7 @@ def test_verify_and_plan_in_it_are_those_of_their_commands(bundle: Bundle, tmp_p
     assert '"type": "plan"' in files["plan.jsonl"]
 
 
-def test_what_cannot_be_collected_says_so_in_its_place(bundle: Bundle, fake: FakeApi, tmp_path) -> None:
+def test_what_cannot_be_collected_says_so_in_its_place(bundle: Bundle, fake: FakeApi, tmp_path):
     """A cluster that is away costs its own files alone."""
     fake.close()
     ran = bundle("--output", str(tmp_path / "a.tar.gz"))
@@ -121,7 +121,7 @@ def test_what_cannot_be_collected_says_so_in_its_place(bundle: Bundle, fake: Fak
     assert "PCI" in files["verify.jsonl"]
 
 
-def test_logs_of_hosts_that_are_left_out_are_not_in_it(bundle: Bundle, fake: FakeApi, tmp_path) -> None:
+def test_logs_of_hosts_that_are_left_out_are_not_in_it(bundle: Bundle, fake: FakeApi, tmp_path):
     inventory, other = tmp_path / "inventory.yaml", f"{DAEMONSET}-gpu-2"
     inventory.write_text(inventory.read_text().replace('["gpu-1"]', '["gpu-1", "gpu-2"]'))
     fake.put(pod(other, node="gpu-2", labels={"app.kubernetes.io/name": DAEMONSET}))
@@ -132,7 +132,7 @@ def test_logs_of_hosts_that_are_left_out_are_not_in_it(bundle: Bundle, fake: Fak
     assert logs == [f"cluster/logs/{DAEMONSET}-gpu-1.log"]
 
 
-def test_a_file_that_is_there_is_kept(bundle: Bundle, tmp_path) -> None:
+def test_a_file_that_is_there_is_kept(bundle: Bundle, tmp_path):
     path = tmp_path / "mine.tar.gz"
     path.write_text("mine")
     ran = bundle("--output", str(path))
@@ -140,7 +140,7 @@ def test_a_file_that_is_there_is_kept(bundle: Bundle, tmp_path) -> None:
     assert path.read_text() == "mine"
 
 
-def test_a_bundle_that_is_broken_off_leaves_no_file(bundle: Bundle, tmp_path, monkeypatch) -> None:
+def test_a_bundle_that_is_broken_off_leaves_no_file(bundle: Bundle, tmp_path, monkeypatch):
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 

@@ -73,7 +73,7 @@ def own(value: str, effect: str = "NoSchedule") -> dict[str, str]:
 )
 def test_a_run_removes_only_its_own_taint(
     api: Api, fake: FakeApi, before: list[object], held: list[object], released: list[object]
-) -> None:
+):
     add_node(fake, "a")
     fake.update("Node", "a", spec={"taints": before})
     taint.hold(api, "a", RUN)
@@ -82,7 +82,7 @@ def test_a_run_removes_only_its_own_taint(
     assert of(fake) == released
 
 
-def test_a_taint_that_another_run_took_over_stays(api: Api, fake: FakeApi) -> None:
+def test_a_taint_that_another_run_took_over_stays(api: Api, fake: FakeApi):
     add_node(fake, "a")
     taint.hold(api, "a", EARLIER)
     taint.hold(api, "a", RUN)
@@ -93,7 +93,7 @@ def test_a_taint_that_another_run_took_over_stays(api: Api, fake: FakeApi) -> No
 @pytest.mark.parametrize(("before", "after"), [([], []), ([own(EARLIER)], [own(RUN)])])
 def test_a_node_that_is_not_changed_keeps_the_taint_of_an_earlier_run_alone(
     api: Api, fake: FakeApi, before: list[object], after: list[object]
-) -> None:
+):
     """No pod has proven its GPUs since."""
     add_node(fake, "a")
     fake.update("Node", "a", spec={"taints": before})
@@ -133,7 +133,7 @@ def test_nodes_that_are_new_or_whose_gpus_change_are_tainted(
     host: bool,
     expected: bool,
     done: bool,
-) -> None:
+):
     """Other changes close no node to pods: with all GPUs in use it could not be proven, nor given back."""
     node, every = nodes.parse(add_node(fake, "a", labels=labels)), tuple(changes)
     outcome = (
@@ -147,7 +147,7 @@ def test_nodes_that_are_new_or_whose_gpus_change_are_tainted(
 
 def test_a_node_is_tainted_before_its_changes_by_an_api_server_that_goes_away_meanwhile(
     api: Api, fake: FakeApi, monkeypatch
-) -> None:
+):
     plan = Plan("a", (StepPlan("driver", (Reboot("the driver"),)),))
     members = (
         Member(Host("a", Ssh("a")), Outcome("a", "planned", plan=plan), nodes.parse(add_node(fake, "a"))),
@@ -186,7 +186,7 @@ def accepted_until(fake: FakeApi, until: float, **host: bool) -> Member:
 )
 def test_a_node_whose_required_acceptance_ran_out_is_tainted_again(
     api: Api, fake: FakeApi, ago: float, host: dict[str, bool], expected: bool
-) -> None:
+):
     """By the inventory alone; one by one, so that never more than a share of the cluster is closed."""
     (member,) = impact.locate(api, [accepted_until(fake, time.time() - ago, **host)], INVENTORY)
     assert work.is_tainted_until_proven(member, asked=True) is expected
@@ -202,9 +202,7 @@ def test_a_node_whose_required_acceptance_ran_out_is_tainted_again(
 
 
 @pytest.mark.parametrize("required", [True, False])
-def test_the_acceptance_says_whether_the_inventory_requires_one_now(
-    api: Api, fake: FakeApi, required: bool
-) -> None:
+def test_the_acceptance_says_whether_the_inventory_requires_one_now(api: Api, fake: FakeApi, required: bool):
     """The plugin's condition goes by it."""
     member = accepted_until(fake, 100.0, accept_required=not required)
     assert member.node is not None
@@ -220,7 +218,7 @@ def test_the_acceptance_says_whether_the_inventory_requires_one_now(
 
 def test_an_acceptance_that_ends_after_the_plan_closes_no_node_of_its_batches(
     api: Api, fake: FakeApi, monkeypatch
-) -> None:
+):
     """All of a fleet were accepted at once: the batches let no more nodes close than the plan found."""
     planned = [accepted_until(fake, 100.0)]
     monkeypatch.setattr(accepted, "closes_again", lambda *_: False)
@@ -236,7 +234,7 @@ def test_an_acceptance_that_ends_after_the_plan_closes_no_node_of_its_batches(
 )
 def test_without_a_proof_no_node_is_tainted_by_its_inventory(
     api: Api, fake: FakeApi, monkeypatch, proves: bool, before: list[object], after: list[object]
-) -> None:
+):
     """Nothing would remove the taint, though the run ends well. That of an earlier run stays that run's."""
     add_node(fake, "a")
     fake.update("Node", "a", spec={"taints": before})
@@ -264,7 +262,7 @@ def test_without_a_proof_no_node_is_tainted_by_its_inventory(
 )
 def test_the_end_names_the_command_that_proves_tainted_nodes(
     api: Api, fake: FakeApi, capsys, proves: bool, left: str, said: str
-) -> None:
+):
     """A run without a proof is resumed without a proof."""
     add_node(fake, "a")
     taint.hold(api, "a", left)
@@ -277,7 +275,7 @@ def test_the_end_names_the_command_that_proves_tainted_nodes(
 
 
 @pytest.mark.parametrize(("proves", "taints"), [(True, 1), (False, 0)])
-def test_a_plan_without_a_proof_has_no_taint(api: Api, fake: FakeApi, proves: bool, taints: int) -> None:
+def test_a_plan_without_a_proof_has_no_taint(api: Api, fake: FakeApi, proves: bool, taints: int):
     add_node(fake, "a")
     host = Host("a", Ssh("a"), taint_until_verified=True)
     inventory = Inventory("inventory.yaml", (host,), Cluster(plugin=PluginImage("plugin:1")))
@@ -287,7 +285,7 @@ def test_a_plan_without_a_proof_has_no_taint(api: Api, fake: FakeApi, proves: bo
     assert shown.tainted == taints
 
 
-def test_hosts_whose_nodes_are_tainted_already_go_first(api: Api, fake: FakeApi) -> None:
+def test_hosts_whose_nodes_are_tainted_already_go_first(api: Api, fake: FakeApi):
     """Later, more nodes than a batch holds would be closed at once."""
     for name in "abc":
         add_node(fake, name, labels=GPU_NODE)
@@ -331,7 +329,7 @@ def test_taints_of_the_inventory_come_and_go_and_others_stay(
     desired: list[str],
     after: list[object],
     noted_after: str | None,
-) -> None:
+):
     add_node(fake, "a")
     annotations = {"gpunode.dev/taints": note} if note else {}
     fake.update("Node", "a", spec={"taints": before}, metadata={"annotations": annotations})
@@ -342,7 +340,7 @@ def test_taints_of_the_inventory_come_and_go_and_others_stay(
     assert taint.compare(nodes.parse(item), desired) == ((), ())
 
 
-def test_a_taint_that_another_client_set_otherwise_is_a_conflict(api: Api, fake: FakeApi) -> None:
+def test_a_taint_that_another_client_set_otherwise_is_a_conflict(api: Api, fake: FakeApi):
     add_node(fake, "a")
     fake.update("Node", "a", spec={"taints": [OTHER]})
     (item,) = fake.all("Node")
@@ -372,7 +370,7 @@ def test_a_taint_that_another_client_set_otherwise_is_a_conflict(api: Api, fake:
 )
 def test_a_batch_that_would_taint_too_many_nodes_is_not_begun(
     api: Api, fake: FakeApi, percent: int, tainted: str, batch: str, stopped: bool
-) -> None:
+):
     for name in "abcde":
         add_node(fake, name, labels={} if name == "e" else GPU_NODE)
     for name in tainted:
@@ -387,7 +385,7 @@ def test_a_batch_that_would_taint_too_many_nodes_is_not_begun(
     assert not why or f"cluster.max_tainted: {percent}%" in why
 
 
-def test_the_question_has_the_taints() -> None:
+def test_the_question_has_the_taints():
     planned = Member(Host("a", Ssh("a")), Outcome("a", "planned"))
     assert "1 node tainted until verified" in rounds.costs([planned], 1, tainted=1)
 
@@ -398,7 +396,7 @@ def test_the_question_has_the_taints() -> None:
 )
 def test_a_proven_node_loses_the_taint_and_one_that_a_dra_driver_owns(
     api: Api, fake: FakeApi, code: str, run: str, left: list[object]
-) -> None:
+):
     """Without pods nothing is proven; what is not gpunode's to prove is not kept from its owner's pods."""
     add_node(fake, "a")
     taint.hold(api, "a", RUN)

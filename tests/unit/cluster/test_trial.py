@@ -69,7 +69,7 @@ def created(fake: FakeApi) -> list[dict[str, str]]:
 )
 def test_a_plan_names_what_would_refuse_its_pods(
     api: Api, fake: FakeApi, capsys, code: int, text: str, known: str
-) -> None:
+):
     """Once for all pods with one cause, with its code and what to do; nothing is made."""
     there(api, fake, "Namespace")
     fake.refused["POST", f"/api/v1/namespaces/{NS}/pods"] = Fault(code, "Forbidden", text)
@@ -83,9 +83,7 @@ def test_a_plan_names_what_would_refuse_its_pods(
 
 
 @pytest.mark.usefixtures("other_words")
-def test_the_cause_is_read_from_the_api_servers_words_and_not_from_ours(
-    api: Api, fake: FakeApi, capsys
-) -> None:
+def test_the_cause_is_read_from_the_api_servers_words_and_not_from_ours(api: Api, fake: FakeApi, capsys):
     there(api, fake, "Namespace")
     fake.refused["POST", f"/api/v1/namespaces/{NS}/pods"] = Fault(403, "Forbidden", QUOTA)
     (line,) = shown(api, capsys)
@@ -95,7 +93,7 @@ def test_the_cause_is_read_from_the_api_servers_words_and_not_from_ours(
 @pytest.mark.parametrize(
     ("code", "text"), [(400, BLIND), (504, "request did not complete within requested timeout")]
 )
-def test_what_cannot_be_tried_is_reported(api: Api, fake: FakeApi, capsys, code: int, text: str) -> None:
+def test_what_cannot_be_tried_is_reported(api: Api, fake: FakeApi, capsys, code: int, text: str):
     """A webhook with side effects is not called for a dry run, and a busy API server says nothing of the pods."""
     there(api, fake, "Namespace")
     fake.refused["POST", f"/api/v1/namespaces/{NS}/pods"] = Fault(code, "", text)
@@ -104,14 +102,14 @@ def test_what_cannot_be_tried_is_reported(api: Api, fake: FakeApi, capsys, code:
     assert text in line["message"]
 
 
-def test_rights_are_no_obstacle(api: Api, fake: FakeApi, capsys) -> None:
+def test_rights_are_no_obstacle(api: Api, fake: FakeApi, capsys):
     """They are asked for by themselves; a user may also look only."""
     there(api, fake, "Namespace")
     fake.refused["POST", f"/api/v1/namespaces/{NS}/pods"] = Fault(403, "Forbidden", RIGHTS)
     assert shown(api, capsys) == []
 
 
-def test_nothing_is_tried_in_a_namespace_that_comes_with_the_plan(api: Api, fake: FakeApi, capsys) -> None:
+def test_nothing_is_tried_in_a_namespace_that_comes_with_the_plan(api: Api, fake: FakeApi, capsys):
     """Nobody has put a quota there, and its label is gpunode's."""
     there(api, fake)
     fake.refused["POST", f"/api/v1/namespaces/{NS}/pods"] = Fault(403, "Forbidden", QUOTA)
@@ -122,7 +120,7 @@ def test_nothing_is_tried_in_a_namespace_that_comes_with_the_plan(api: Api, fake
 @pytest.mark.parametrize(("allocation", "said"), [("plugin", True), ("dra", False)])
 def test_a_layout_is_the_plugins_concern_where_it_offers_the_gpus(
     api: Api, fake: FakeApi, capsys, allocation: Literal["plugin", "dra"], said: bool
-) -> None:
+):
     there(api, fake)
     desired = Desired("containerd", "default", {}, {}, mig={"0000:3b:00.0": ("1g.10gb",)})
     member = Member(Host("n1", Ssh("n1"), allocation=allocation), Outcome("n1", "right", desired=desired))
@@ -131,7 +129,7 @@ def test_a_layout_is_the_plugins_concern_where_it_offers_the_gpus(
     assert ("migStrategy" in capsys.readouterr().out) is said
 
 
-def test_a_new_namespace_hides_no_other_object_of_its_name(capsys) -> None:
+def test_a_new_namespace_hides_no_other_object_of_its_name(capsys):
     new = Difference(Title("Namespace", "nvidia"), "created", ())
     other = Difference(Title("RuntimeClass", "nvidia"), "created", (), untried="its webhook has side effects")
     inside = Difference(Title("Secret", "x", "nvidia"), "created", (), untried="there is no namespace")
@@ -140,7 +138,7 @@ def test_a_new_namespace_hides_no_other_object_of_its_name(capsys) -> None:
     assert ("RuntimeClass nvidia" in out, "no namespace" in out) == (True, False)
 
 
-def test_an_api_server_without_dry_runs_makes_no_pods(api: Api, fake: FakeApi, capsys) -> None:
+def test_an_api_server_without_dry_runs_makes_no_pods(api: Api, fake: FakeApi, capsys):
     """Kubernetes 1.12 and older would make them. The plan says what was not tried."""
     fake.minor = 12
     there(api, fake, "Namespace")
@@ -148,7 +146,7 @@ def test_an_api_server_without_dry_runs_makes_no_pods(api: Api, fake: FakeApi, c
     assert created(fake) == []
 
 
-def test_what_the_plan_itself_puts_right_is_no_obstacle(api: Api, fake: FakeApi, capsys) -> None:
+def test_what_the_plan_itself_puts_right_is_no_obstacle(api: Api, fake: FakeApi, capsys):
     """The namespace's level that a user changed."""
     there(api, fake, "Namespace")
     labels = fake.objects[f"/api/v1/namespaces/{NS}"]["metadata"]["labels"]
@@ -157,9 +155,7 @@ def test_what_the_plan_itself_puts_right_is_no_obstacle(api: Api, fake: FakeApi,
     assert shown(api, capsys) == []
 
 
-def test_pods_that_take_the_place_of_others_need_no_room_of_their_own(
-    api: Api, fake: FakeApi, capsys
-) -> None:
+def test_pods_that_take_the_place_of_others_need_no_room_of_their_own(api: Api, fake: FakeApi, capsys):
     """A DaemonSet ends the old pod before it makes the new one; one that stays as it is makes none. vectoradd's are new."""
     there(api, fake)
     apply.apply(api, Spec(NS, IMAGE).manifests)
@@ -171,7 +167,7 @@ def test_pods_that_take_the_place_of_others_need_no_room_of_their_own(
         assert len(created(fake)) == tried
 
 
-def test_what_comes_with_the_plan_is_not_asked_of_its_pods(api: Api, fake: FakeApi) -> None:
+def test_what_comes_with_the_plan_is_not_asked_of_its_pods(api: Api, fake: FakeApi):
     """Neither the service account nor the RuntimeClass is there yet; admission would stop at them."""
     there(api, fake, "Namespace")
     spec = Spec(NS, IMAGE)
@@ -195,7 +191,7 @@ WEBHOOKS = [
 
 
 @tables.rows("admission")
-def test_what_admission_forbids_has_a_code_and_a_fix(text: str, code: str, fix: str) -> None:
+def test_what_admission_forbids_has_a_code_and_a_fix(text: str, code: str, fix: str):
     """The words stay the API server's, also in the event that a DaemonSet gets."""
     for words in (POD + text, f"Error creating: {POD}{text}"):
         reason = obstacles.match_admission(words)
@@ -205,7 +201,7 @@ def test_what_admission_forbids_has_a_code_and_a_fix(text: str, code: str, fix: 
 
 
 @pytest.mark.parametrize("text", WEBHOOKS)
-def test_a_webhook_that_refuses_is_named(text: str) -> None:
+def test_a_webhook_that_refuses_is_named(text: str):
     """It has no `is forbidden`, and any status."""
     reason = obstacles.match_admission(text)
     assert reason is not None
@@ -213,14 +209,14 @@ def test_a_webhook_that_refuses_is_named(text: str) -> None:
     assert text.split('"')[1] in reason.fix
 
 
-def test_what_is_not_known_has_no_reason() -> None:
+def test_what_is_not_known_has_no_reason():
     """An event of another kind."""
     assert obstacles.match_admission('Error creating: Post "https://10.96.0.1": EOF') is None
     assert obstacles.match_scheduling("no nodes available to schedule pods") is None
 
 
 @tables.rows("unscheduled")
-def test_what_the_scheduler_writes_has_a_code_and_a_fix(text: str, code: str, fix: str) -> None:
+def test_what_the_scheduler_writes_has_a_code_and_a_fix(text: str, code: str, fix: str):
     """Of releases from 1.8 on."""
     pod = {
         "metadata": {"name": "x"},

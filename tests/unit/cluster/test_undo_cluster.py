@@ -95,7 +95,7 @@ def runs(api: Api, fake: FakeApi, tmp_path) -> Runs:
     return Runs(api, tmp_path / "runs")
 
 
-def test_an_undone_node_is_as_before_and_after_its_undo_as_the_run_left_it(runs: Runs) -> None:
+def test_an_undone_node_is_as_before_and_after_its_undo_as_the_run_left_it(runs: Runs):
     bare = state(runs.api)
     first = runs.provision(BEFORE)
     before = state(runs.api)
@@ -119,7 +119,7 @@ def test_an_undone_node_is_as_before_and_after_its_undo_as_the_run_left_it(runs:
     assert state(runs.api) == (*bare[:2], ["note"])
 
 
-def test_what_was_changed_since_stays_and_is_named(runs: Runs) -> None:
+def test_what_was_changed_since_stays_and_is_named(runs: Runs):
     runs.provision(BEFORE)
     run = runs.provision(AFTER)
     runs.provision(Host("a", Ssh("a"), labels={"tier": "c", "new": "1"}))
@@ -129,7 +129,7 @@ def test_what_was_changed_since_stays_and_is_named(runs: Runs) -> None:
     assert state(runs.api)[0] == {"rack": "7", OWN: "true", "tier": "c", "old": "1"}
 
 
-def test_a_later_runs_taints_and_the_acceptance_stay_and_keep_their_notes(runs: Runs) -> None:
+def test_a_later_runs_taints_and_the_acceptance_stay_and_keep_their_notes(runs: Runs):
     first = runs.provision(BEFORE)
     second = runs.provision(Host("a", Ssh("a"), taints=("gpu=yes:NoSchedule", "lab:NoExecute")))
     runs.api.merge("Node", "a", {"metadata": {"annotations": {ACCEPTED: "{}"}}}, manager="gpunode")
@@ -140,7 +140,7 @@ def test_a_later_runs_taints_and_the_acceptance_stay_and_keep_their_notes(runs: 
     assert state(runs.api)[1:] == ([], [ACCEPTED])
 
 
-def test_a_plugin_that_the_undo_paused_goes_with_the_label_that_the_run_brought(runs: Runs) -> None:
+def test_a_plugin_that_the_undo_paused_goes_with_the_label_that_the_run_brought(runs: Runs):
     run = runs.provision(BEFORE)
     daemonset.pause(runs.api, "gpunode", node(runs.api), nodes.desired_labels(BEFORE), "us", lambda _: None)
     again = runs.provision(BEFORE)  # as a run goes on after its driver's change
@@ -153,7 +153,7 @@ def test_a_plugin_that_the_undo_paused_goes_with_the_label_that_the_run_brought(
 @pytest.mark.parametrize(("status", "open_"), [("changed", True), ("failed", False)])
 def test_an_undone_node_takes_pods_again_and_one_that_failed_stays_closed(
     runs: Runs, status: Literal["changed", "failed"], open_: bool
-) -> None:
+):
     run = runs.provision(BEFORE)
     cordon.cordon(runs.api, "a", "us")
     stage = undo_cluster.make_stage(mock.Mock(), runs.api, runs.begin(), run)
@@ -195,7 +195,7 @@ def test_forget_changes_no_host_whose_plugin_stays_unless_the_kubelet_is_down(
     status: str,
     reason: str | None,
     label: str,
-) -> None:
+):
     """Its pod could not be ended once its runtime is gone. What counts is the kubelet of now. One that is partly changed stays closed."""
     if not ready:
         stop_kubelet(runs, fake)
@@ -214,7 +214,7 @@ def test_forget_changes_no_host_whose_plugin_stays_unless_the_kubelet_is_down(
 )
 def test_an_undo_removes_no_toolkit_while_the_plugin_stays_unless_the_kubelet_is_down(
     runs: Runs, fake: FakeApi, stuck: links.Node, monkeypatch, ready: bool, reason: str | None, label: str
-) -> None:
+):
     """Though its pod has no GPU open. A node that was uncordoned while its work ended is cordoned again."""
     if not ready:
         stop_kubelet(runs, fake)
@@ -243,7 +243,7 @@ def test_an_undo_removes_no_toolkit_while_the_plugin_stays_unless_the_kubelet_is
 )
 def test_a_plugin_that_stays_keeps_no_mark_of_a_host_that_is_forgotten(
     runs: Runs, stuck: links.Node, outcome: Outcome | None
-) -> None:
+):
     """Nor of one that has left the inventory."""
     session = mock.Mock(inventory=Inventory("", (), Cluster()))
     member = Member(BEFORE if outcome else Host("a", Ssh("a")), outcome, stuck)
@@ -254,9 +254,7 @@ def test_a_plugin_that_stays_keeps_no_mark_of_a_host_that_is_forgotten(
 
 
 @pytest.mark.parametrize("way", ["undo", "forget"])
-def test_a_node_is_taken_back_by_an_api_server_that_goes_away_meanwhile(
-    runs: Runs, monkeypatch, way: str
-) -> None:
+def test_a_node_is_taken_back_by_an_api_server_that_goes_away_meanwhile(runs: Runs, monkeypatch, way: str):
     """At any step. With its answer, a step may be made and not known to be."""
     send = Connection.send
     for cut in range(1, 99):
@@ -294,7 +292,7 @@ def test_a_node_is_taken_back_by_an_api_server_that_goes_away_meanwhile(
 )
 def test_a_node_whose_gpus_are_in_use_keeps_the_plugin_unless_changes_waited_for_that(
     runs: Runs, fake: FakeApi, applied: tuple[Change, ...], waited: bool
-) -> None:
+):
     run = runs.provision(BEFORE)
     before = state(runs.api)
     work_there: dict[str, Any] = pod("train", node="a", gpus=1)
@@ -312,9 +310,7 @@ def test_a_node_whose_gpus_are_in_use_keeps_the_plugin_unless_changes_waited_for
     ("before", "after"),
     [("joining", ""), ("20261125T230000Z-0c0d", "20261125T230000Z-0c0d")],
 )
-def test_the_taint_of_an_earlier_run_that_the_run_took_over_is_back(
-    runs: Runs, before: str, after: str
-) -> None:
+def test_the_taint_of_an_earlier_run_that_the_run_took_over_is_back(runs: Runs, before: str, after: str):
     """Nothing has proven the GPUs since. A kubelet's was of the run's own making."""
     runs.provision(BEFORE)
     taint.hold(runs.api, "a", before)
@@ -368,7 +364,7 @@ def undo_objects(runs: Runs, run: record.RecordedRun) -> tuple[record.RecordedRu
 )
 def test_objects_are_as_before_and_stay_where_they_serve_others_or_were_changed_since(
     runs: Runs, fake: FakeApi, others: bool, since: str, texts: list[str | None], why: list[str]
-) -> None:
+):
     """The first run made it, the second changed it."""
     fake.minor = 36
     if others:
@@ -390,7 +386,7 @@ def test_objects_are_as_before_and_stay_where_they_serve_others_or_were_changed_
 @pytest.mark.parametrize(("number", "why"), [(1, "changed since the run"), (0, "it serves b")])
 def test_an_object_that_was_changed_or_serves_others_since_the_plan_stays(
     runs: Runs, fake: FakeApi, number: int, why: str
-) -> None:
+):
     fake.minor = 36
     made = [apply_recorded(runs, runtime_class(each)) for each in "12"[: number + 1]]
     shown = undo_cluster.plan_cluster(runs.api, made[number], (), objects=True).objects
@@ -405,7 +401,7 @@ def test_an_object_that_was_changed_or_serves_others_since_the_plan_stays(
     assert text(runs.api) == now
 
 
-def test_others_fields_of_an_object_stay_as_they_are_now(runs: Runs, fake: FakeApi) -> None:
+def test_others_fields_of_an_object_stay_as_they_are_now(runs: Runs, fake: FakeApi):
     """Fields that the run took away come back, and go with the undo of the undo."""
     fake.minor = 14
 
@@ -429,7 +425,7 @@ def test_others_fields_of_an_object_stay_as_they_are_now(runs: Runs, fake: FakeA
     assert notes() == {"text": "2", "note": "since"}
 
 
-def test_an_object_with_a_secret_is_not_recorded(runs: Runs, fake: FakeApi) -> None:
+def test_an_object_with_a_secret_is_not_recorded(runs: Runs, fake: FakeApi):
     fake.minor = 36
     assert apply_recorded(runs, runtime_class("a")).objects
     assert apply_recorded(runs, runtime_class("password=hunter2hunter2")).objects == ()
@@ -438,7 +434,7 @@ def test_an_object_with_a_secret_is_not_recorded(runs: Runs, fake: FakeApi) -> N
 @pytest.mark.parametrize("ended", ["undone", "kept"])
 def test_a_resumed_undo_has_the_objects_if_its_run_has_undone_the_other_hosts(
     runs: Runs, fake: FakeApi, tmp_path, monkeypatch, ended: record.State
-) -> None:
+):
     """Also after a second kill. Its record has how each of them ended."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     fake.minor = 36
@@ -459,9 +455,7 @@ def test_a_resumed_undo_has_the_objects_if_its_run_has_undone_the_other_hosts(
 
 
 @pytest.mark.parametrize(("noted", "left"), [(False, ["its state before is not in the record"]), (True, [])])
-def test_an_undo_names_labels_whose_state_before_no_record_has(
-    runs: Runs, noted: bool, left: list[str]
-) -> None:
+def test_an_undo_names_labels_whose_state_before_no_record_has(runs: Runs, noted: bool, left: list[str]):
     """As of an older gpunode, which recorded no marks. Where there are some, a node without any was left as it is."""
     made = runs.begin()
     made.cluster([difference.labelling("a", {"tier": (None, "b")})], {"a": "a"})
@@ -476,7 +470,7 @@ def test_an_undo_names_labels_whose_state_before_no_record_has(
 @pytest.mark.parametrize(("why", "refused"), [("", False), ("", True), ("it was paused", False)])
 def test_objects_that_an_undo_could_not_restore_make_it_fail(
     runs: Runs, fake: FakeApi, why: str, refused: bool
-) -> None:
+):
     fake.minor = 36
     run = apply_recorded(runs, runtime_class("1"))
     changes = undo_cluster.plan_cluster(runs.api, run, (), objects=True).objects
@@ -492,7 +486,7 @@ def test_objects_that_an_undo_could_not_restore_make_it_fail(
 )
 def test_the_end_of_an_undo_names_the_hosts_that_it_has_changed(
     status: Literal["changed", "failed"], first: str
-) -> None:
+):
     reporter = mock.Mock()
     partly = Member(Host("b", Ssh("b")), Outcome("b", status, applied=(REMOVAL,), left=()))
     undoing.report_undone((partly, Member(BEFORE, Outcome("a", "right", left=()))), (), reporter)
@@ -505,7 +499,7 @@ def test_the_end_of_an_undo_names_the_hosts_that_it_has_changed(
 )
 def test_a_host_whose_cluster_changes_is_undone_though_all_on_the_host_stays(
     runs: Runs, labelled: bool, objects: bool, kept: frozenset[str]
-) -> None:
+):
     """Its labels came with the run as its files did, and so did the cluster's objects."""
     stays = Outcome("a", "right", left=(Left("kept", "/etc/a", "changed since the run"),), kept=True)
     planned = undo_cluster.ClusterPlan(

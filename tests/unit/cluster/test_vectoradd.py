@@ -55,7 +55,7 @@ def run(api: Api, told: list[str]) -> Run:
     return vectoradds
 
 
-def test_pods_name_the_scheduler_of_their_resource() -> None:
+def test_pods_name_the_scheduler_of_their_resource():
     """A second one places those that ask for memory; the cluster's own all others."""
     node = nodes.parse({"metadata": {"name": "a", "uid": "1"}, "status": {}})
     second = PodRun(NS, PluginImage("plugin:1"), 20, schedulers={pods.MEMORY: "gpunode"})
@@ -65,7 +65,7 @@ def test_pods_name_the_scheduler_of_their_resource() -> None:
 
 
 @pytest.mark.parametrize(("args", "program"), [(("-m", "x"), "python3"), ((), "sleep")])
-def test_a_pods_gpu_is_held_by_a_program_that_its_image_has(args: tuple[str, ...], program: str) -> None:
+def test_a_pods_gpu_is_held_by_a_program_that_its_image_has(args: tuple[str, ...], program: str):
     """The plugin's has Python, and NVIDIA's sample none. Python ends on SIGTERM where it runs as the first process, too."""
     node = nodes.parse({"metadata": {"name": "a", "uid": "1"}, "status": {}})
     settings = PodRun(NS, PluginImage("i:1"), 20)
@@ -92,7 +92,7 @@ def ends_as_first_process(command: Sequence[str]) -> bool:
     return outer.returncode == 0
 
 
-def test_every_gpu_of_every_node_is_covered_once(fake: FakeApi, kubelet: Kubelet, run: Run) -> None:
+def test_every_gpu_of_every_node_is_covered_once(fake: FakeApi, kubelet: Kubelet, run: Run):
     """One pod per GPU, all at the same time; each says which GPU it was given and how long it ran."""
     first, second = run(A, B)
     assert sorted(result.uuid for result in first.results) == GPUS["a"]
@@ -105,7 +105,7 @@ def test_every_gpu_of_every_node_is_covered_once(fake: FakeApi, kubelet: Kubelet
 
 def test_a_pod_that_its_kubelet_refused_too_early_is_made_again(
     fake: FakeApi, kubelet: Kubelet, told: list[str], run: Run
-) -> None:
+):
     """A plugin that was just replaced: the API still shows GPUs of which the kubelet knows nothing for a moment."""
     kubelet.stuck["a"] = {
         "phase": "Failed",
@@ -139,7 +139,7 @@ def stuck(reason: str) -> dict[str, object]:
 )
 def test_an_image_that_cannot_be_had_is_not_waited_for_to_the_end(
     fake: FakeApi, kubelet: Kubelet, monkeypatch, reason: str, run: Run
-) -> None:
+):
     """At once where the kubelet does not try, else when it has tried some times; its words say why."""
     kubelet.stuck["a"] = stuck(reason)
     monkeypatch.setattr(pods, "PULL", 0.0)
@@ -149,9 +149,7 @@ def test_an_image_that_cannot_be_had_is_not_waited_for_to_the_end(
     assert fake.all("Pod") == []
 
 
-def test_a_gpu_that_computes_wrongly_is_named_with_its_error(
-    fake: FakeApi, kubelet: Kubelet, run: Run
-) -> None:
+def test_a_gpu_that_computes_wrongly_is_named_with_its_error(fake: FakeApi, kubelet: Kubelet, run: Run):
     """The others pass; the bad one has the program's own words, not only an exit status."""
     kubelet.broken.add("GPU-2")
     (result,) = run(A)
@@ -161,7 +159,7 @@ def test_a_gpu_that_computes_wrongly_is_named_with_its_error(
     assert bad.log
 
 
-def test_gpus_in_use_are_left_alone_and_named(fake: FakeApi, kubelet: Kubelet, run: Run) -> None:
+def test_gpus_in_use_are_left_alone_and_named(fake: FakeApi, kubelet: Kubelet, run: Run):
     """A pod uses one of two: the free one is tested; the other is named, and its pod."""
     fake.put(pod("train", node="a", namespace="ml", gpus=1))
     kubelet.free["a"].remove("GPU-1")
@@ -173,7 +171,7 @@ def test_gpus_in_use_are_left_alone_and_named(fake: FakeApi, kubelet: Kubelet, r
     assert not result.busy
 
 
-def test_a_node_without_a_free_gpu_says_who_holds_them(fake: FakeApi, kubelet: Kubelet, run: Run) -> None:
+def test_a_node_without_a_free_gpu_says_who_holds_them(fake: FakeApi, kubelet: Kubelet, run: Run):
     """No pod is made that could only wait; nothing was shown to work, so it is not called passed."""
     fake.put(pod("train", node="a", namespace="ml", gpus=2))
     (result,) = run(A)
@@ -185,7 +183,7 @@ def test_a_node_without_a_free_gpu_says_who_holds_them(fake: FakeApi, kubelet: K
 
 def test_pods_of_an_earlier_run_that_are_ending_do_not_count_as_users(
     fake: FakeApi, kubelet: Kubelet, run: Run
-) -> None:
+):
     """They give their GPUs back in a moment; the scheduler waits for that."""
     old = pod("old", node="a", gpus=2, labels={"app.kubernetes.io/name": "gpunode-vectoradd"})
     old["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
@@ -194,7 +192,7 @@ def test_pods_of_an_earlier_run_that_are_ending_do_not_count_as_users(
     assert result.passed
 
 
-def test_a_gpu_that_no_pod_was_given_is_a_failure(fake: FakeApi, kubelet: Kubelet, run: Run) -> None:
+def test_a_gpu_that_no_pod_was_given_is_a_failure(fake: FakeApi, kubelet: Kubelet, run: Run):
     """The host has two, the node offers one, and nobody uses the other."""
     add_node(fake, "a", 1)
     (result,) = run(A)
@@ -205,7 +203,7 @@ def test_a_gpu_that_no_pod_was_given_is_a_failure(fake: FakeApi, kubelet: Kubele
 
 def test_pods_that_cannot_start_end_with_the_reason(
     fake: FakeApi, kubelet: Kubelet, told: list[str], run: Run
-) -> None:
+):
     """The scheduler's words, while waiting and in the result; the other node is not held up."""
     words = "0/2 nodes are available: 2 Insufficient nvidia.com/gpu."
     kubelet.stuck["a"] = {
@@ -219,7 +217,7 @@ def test_pods_that_cannot_start_end_with_the_reason(
     assert fake.all("Pod") == []
 
 
-def test_a_pod_that_admission_ends_has_its_words(fake: FakeApi, kubelet: Kubelet, run: Run) -> None:
+def test_a_pod_that_admission_ends_has_its_words(fake: FakeApi, kubelet: Kubelet, run: Run):
     """The kubelet refused it to the end: no container ever ran."""
     kubelet.stuck["a"] = {
         "phase": "Failed",
@@ -231,7 +229,7 @@ def test_a_pod_that_admission_ends_has_its_words(fake: FakeApi, kubelet: Kubelet
     assert {item.why for item in result.results} == {f"not done after 3 s: {words}"}
 
 
-def test_interrupting_it_leaves_no_pod(fake: FakeApi, kubelet: Kubelet, run: Run) -> None:
+def test_interrupting_it_leaves_no_pod(fake: FakeApi, kubelet: Kubelet, run: Run):
     """Ctrl-C in the middle: the pods are deleted on the way out."""
     kubelet.stuck["a"] = {"phase": "Pending"}
 
@@ -246,7 +244,7 @@ def test_interrupting_it_leaves_no_pod(fake: FakeApi, kubelet: Kubelet, run: Run
 
 def test_pods_of_a_killed_run_are_swept_and_those_of_a_live_one_stay(
     api: Api, fake: FakeApi, kubelet: Kubelet, told: list[str], run: Run
-) -> None:
+):
     """A run that holds the cluster's lease marks its pods; one that only looks, as `verify`, may work at the same time."""
     left = []
 
@@ -274,7 +272,7 @@ def test_pods_of_a_killed_run_are_swept_and_those_of_a_live_one_stay(
 
 def test_a_run_that_lost_the_lease_sweeps_no_pod_of_the_one_that_holds_it(
     api: Api, fake: FakeApi, kubelet: Kubelet, told: list[str], run: Run
-) -> None:
+):
     """Run 1 was paused after it had taken the lease; run 2 took the lease and proves its nodes."""
 
     def of_run_2(sentence: str) -> None:
@@ -291,9 +289,7 @@ def test_a_run_that_lost_the_lease_sweeps_no_pod_of_the_one_that_holds_it(
     assert told == []
 
 
-def test_a_quota_that_forbids_pods_is_reported_and_the_rest_runs(
-    fake: FakeApi, kubelet: Kubelet, run: Run
-) -> None:
+def test_a_quota_that_forbids_pods_is_reported_and_the_rest_runs(fake: FakeApi, kubelet: Kubelet, run: Run):
     """Admission refuses the first pod of one node, whichever comes first; the other node is tested."""
     fake.fail("POST", "/pods", Fault(403, "Forbidden", "exceeded quota: q"))
     first, second = sorted(run(A, B), key=lambda result: result.passed)
@@ -304,7 +300,7 @@ def test_a_quota_that_forbids_pods_is_reported_and_the_rest_runs(
     assert fake.all("Pod") == []
 
 
-def test_without_logs_the_exit_status_counts(fake: FakeApi, kubelet: Kubelet, run: Run) -> None:
+def test_without_logs_the_exit_status_counts(fake: FakeApi, kubelet: Kubelet, run: Run):
     """Logs may be forbidden: then it is known that each GPU passed, not which pod had which."""
     kubelet.without_log = True
     (result,) = run(A)
@@ -312,7 +308,7 @@ def test_without_logs_the_exit_status_counts(fake: FakeApi, kubelet: Kubelet, ru
     assert {(gpu.uuid, gpu.why.split(":")[0]) for gpu in result.results} == {("", "its log cannot be read")}
 
 
-def test_another_image_may_be_used(fake: FakeApi, kubelet: Kubelet, run: Run) -> None:
+def test_another_image_may_be_used(fake: FakeApi, kubelet: Kubelet, run: Run):
     """NVIDIA's sample prints no JSON; its exit status counts, and the number of GPUs."""
     fake.react(
         "Pod", lambda item: fake.logs.update({(item["metadata"]["name"], "vectoradd"): "Test PASSED\nDone\n"})
@@ -322,7 +318,7 @@ def test_another_image_may_be_used(fake: FakeApi, kubelet: Kubelet, run: Run) ->
     assert result.results[0].log == ("Test PASSED", "Done")
 
 
-def test_nodes_that_are_not_there_or_not_ready_are_results(fake: FakeApi, kubelet: Kubelet, run: Run) -> None:
+def test_nodes_that_are_not_there_or_not_ready_are_results(fake: FakeApi, kubelet: Kubelet, run: Run):
     """One bad node is a line in the answer, never an exception for all."""
     add_node(fake, "dead", 2, ready=False)
     none, dead, good = run(Target("none"), Target("dead"), A)
@@ -331,7 +327,7 @@ def test_nodes_that_are_not_there_or_not_ready_are_results(fake: FakeApi, kubele
     assert good.passed
 
 
-def test_a_pod_that_somebody_deletes_is_a_result(api: Api, fake: FakeApi, kubelet: Kubelet, run: Run) -> None:
+def test_a_pod_that_somebody_deletes_is_a_result(api: Api, fake: FakeApi, kubelet: Kubelet, run: Run):
     """A drain or a colleague took it away: said at once, not at the deadline."""
     kubelet.stuck["a"] = {"phase": "Pending"}
 
@@ -347,7 +343,7 @@ MEMORY = "aliyun.com/gpu-mem"
 BY_MEMORY = PluginConfig("sharing: {memory: {}}\n")
 
 
-def test_gpus_shared_by_memory_are_covered_by_pods_that_fill_them(fake: FakeApi, run: Run) -> None:
+def test_gpus_shared_by_memory_are_covered_by_pods_that_fill_them(fake: FakeApi, run: Run):
     """Alike and idle: as many units as one GPU has fit nowhere twice. One leaves a unit, for which a pod more comes: those
     two share a GPU. The pods' limit is in the results."""
     add_node(fake, "m", shared=(2, 32))
@@ -364,7 +360,7 @@ def test_gpus_shared_by_memory_are_covered_by_pods_that_fill_them(fake: FakeApi,
     ]
 
 
-def test_a_limit_that_is_not_what_a_pod_asked_for_fails_it(fake: FakeApi, run: Run) -> None:
+def test_a_limit_that_is_not_what_a_pod_asked_for_fails_it(fake: FakeApi, run: Run):
     """It would have too little, or others would."""
     add_node(fake, "m", shared=(1, 1))
     Kubelet(fake, {"m": ["GPU-1"]}).limited = 512
@@ -383,7 +379,7 @@ def test_gpus_that_share_memory_are_filled(
     asked: list[dict[str, int]],
     together: str,
     run: Run,
-) -> None:
+):
     """A pod for each, asking for what it is; the last shares a GPU where that is possible."""
     add_node(fake, "m", whole, shared=shared)
     kubelet = Kubelet(fake, {"m": [f"GPU-{number}" for number in order]})
@@ -394,9 +390,7 @@ def test_gpus_that_share_memory_are_filled(
 
 
 @pytest.mark.parametrize(("units", "held"), [(32, 3), (95, 0)])
-def test_shared_gpus_in_use_or_of_different_sizes_get_one_pod(
-    fake: FakeApi, units: int, held: int, run: Run
-) -> None:
+def test_shared_gpus_in_use_or_of_different_sizes_get_one_pod(fake: FakeApi, units: int, held: int, run: Run):
     """Which GPU has room is not known: the smallest pod there is shows that pods get there. Who holds memory is named."""
     add_node(fake, "m", shared=(2, units))
     if held:
@@ -408,7 +402,7 @@ def test_shared_gpus_in_use_or_of_different_sizes_get_one_pod(
     assert result.users == ((f"ml/train (3 {MEMORY})",) if held else ())
 
 
-def test_memory_that_is_all_held_is_reported(fake: FakeApi, run: Run) -> None:
+def test_memory_that_is_all_held_is_reported(fake: FakeApi, run: Run):
     """By whom."""
     add_node(fake, "m", shared=(1, 16))
     fake.put(pod("train", node="m", namespace="ml", asks={MEMORY: 16}))
@@ -428,7 +422,7 @@ def add_named(fake: FakeApi, units: int) -> None:
 @pytest.mark.parametrize(("pieces", "held"), [((), 0), ((16, 16), 3)])
 def test_memory_under_a_name_of_its_own_is_asked_for_by_that(
     fake: FakeApi, pieces: tuple[int, ...], held: int, run: Run
-) -> None:
+):
     """By it GPUs are not counted, so where nothing is known of them, or somebody has memory of them, one pod shows that pods
     get there; who holds some of it is named."""
     add_named(fake, 32)
@@ -443,9 +437,7 @@ def test_memory_under_a_name_of_its_own_is_asked_for_by_that(
     assert result.users == ((f"ml/train (3 {NAMED})",) if held else ())
 
 
-def test_memory_under_a_name_of_its_own_is_filled_where_the_host_tells_its_gpus(
-    fake: FakeApi, run: Run
-) -> None:
+def test_memory_under_a_name_of_its_own_is_filled_where_the_host_tells_its_gpus(fake: FakeApi, run: Run):
     """As memory under gpushare's name is."""
     add_named(fake, 24)
     kubelet = Kubelet(fake, {"m": ["GPU-1", "GPU-2", "GPU-2"]})
@@ -455,7 +447,7 @@ def test_memory_under_a_name_of_its_own_is_filled_where_the_host_tells_its_gpus(
     assert result.together == "GPU-2"
 
 
-def test_mig_devices_are_covered_with_the_whole_gpus(fake: FakeApi, run: Run) -> None:
+def test_mig_devices_are_covered_with_the_whole_gpus(fake: FakeApi, run: Run):
     """Each by the name of its profile, so that every one has been seen; one that no pod saw is named."""
     small = "nvidia.com/mig-1g.10gb"
     add_node(fake, "m", 1)
@@ -471,9 +463,7 @@ def test_mig_devices_are_covered_with_the_whole_gpus(fake: FakeApi, run: Run) ->
     assert not again.passed
 
 
-def test_a_program_that_measures_its_gpus_at_once_gets_all_whole_ones_in_one_pod(
-    fake: FakeApi, run: Run
-) -> None:
+def test_a_program_that_measures_its_gpus_at_once_gets_all_whole_ones_in_one_pod(fake: FakeApi, run: Run):
     """And no two of its pods share a GPU."""
     add_node(fake, "m", 3)
     add_node(fake, "s", shared=(2, 32))
@@ -521,7 +511,7 @@ FOUR = ("GPU-1", "GPU-2", "GPU-3", "GPU-4")
 @pytest.mark.parametrize("uuids", [FOUR, ()], ids=["GPUs known", "their number known"])
 def test_shares_get_no_more_pods_than_show_every_gpu_and_that_two_share_one(
     fake: FakeApi, config: PluginConfig, given: list[str], asked: list[int], uuids: tuple[str, ...], run: Run
-) -> None:
+):
     """One pod more than there are GPUs. Where those have not seen all, one pod takes all that is left; or as many as there
     are already, where a pod may have one share only."""
     add_node(fake, "m", gpu_shared=40)
@@ -535,7 +525,7 @@ def test_shares_get_no_more_pods_than_show_every_gpu_and_that_two_share_one(
     assert fake.all("Pod") == []
 
 
-def test_a_gpu_that_fails_among_several_of_a_pod_is_named_alone(fake: FakeApi, run: Run) -> None:
+def test_a_gpu_that_fails_among_several_of_a_pod_is_named_alone(fake: FakeApi, run: Run):
     """The pod's exit status is that of its worst GPU; the others passed."""
     add_node(fake, "m", gpu_shared=40)
     kubelet = Kubelet(fake, {"m": list(PACKED)})
@@ -551,7 +541,7 @@ def test_a_gpu_that_fails_among_several_of_a_pod_is_named_alone(fake: FakeApi, r
 )
 def test_a_gpu_that_one_process_at_a_time_may_use_cannot_be_shared(
     fake: FakeApi, config: PluginConfig | None, good: bool, run: Run
-) -> None:
+):
     """Pods that come one after the other would not notice. With MPS its server is that process; a whole GPU may be so."""
     add_node(fake, "m", gpu_shared=40) if config else add_node(fake, "m", 4)
     Kubelet(fake, {"m": list(SPREAD)}).exclusive.add("GPU-3")
@@ -567,7 +557,7 @@ def test_a_gpu_that_one_process_at_a_time_may_use_cannot_be_shared(
     )
 
 
-def test_a_gpu_of_which_no_share_is_free_is_looked_for_to_the_end(fake: FakeApi, run: Run) -> None:
+def test_a_gpu_of_which_no_share_is_free_is_looked_for_to_the_end(fake: FakeApi, run: Run):
     """And then said to be in use, by whom."""
     add_node(fake, "m", gpu_shared=40)
     fake.put(pod("train", node="m", namespace="ml", asks={SHARED: 10}))
@@ -579,7 +569,7 @@ def test_a_gpu_of_which_no_share_is_free_is_looked_for_to_the_end(fake: FakeApi,
     assert result.passed
 
 
-def test_a_gpu_whose_shares_pods_never_get_is_a_failure(fake: FakeApi, run: Run) -> None:
+def test_a_gpu_whose_shares_pods_never_get_is_a_failure(fake: FakeApi, run: Run):
     """Nobody has any, and all were asked for."""
     add_node(fake, "m", gpu_shared=40)
     Kubelet(fake, {"m": ["GPU-1", "GPU-2", "GPU-3"] * 14})
@@ -588,7 +578,7 @@ def test_a_gpu_whose_shares_pods_never_get_is_a_failure(fake: FakeApi, run: Run)
     assert not result.passed
 
 
-def test_the_last_free_share_shows_its_gpu_but_no_sharing(fake: FakeApi, run: Run) -> None:
+def test_the_last_free_share_shows_its_gpu_but_no_sharing(fake: FakeApi, run: Run):
     """Two pods would be needed for that."""
     add_node(fake, "m", gpu_shared=2)
     fake.put(pod("train", node="m", namespace="ml", asks={SHARED: 1}))
@@ -600,7 +590,7 @@ def test_the_last_free_share_shows_its_gpu_but_no_sharing(fake: FakeApi, run: Ru
 
 def test_pods_that_do_not_tell_their_gpu_get_so_many_shares_that_they_must_have_had_all(
     fake: FakeApi, run: Run
-) -> None:
+):
     """Each one, as an image may try only the first GPU that it sees."""
     add_node(fake, "m", gpu_shared=40)
     kubelet = Kubelet(fake, {"m": list(PACKED)})
@@ -611,7 +601,7 @@ def test_pods_that_do_not_tell_their_gpu_get_so_many_shares_that_they_must_have_
     assert not result.divided  # what was shared is not known
 
 
-def test_after_a_pod_that_could_not_run_no_more_are_made(fake: FakeApi, run: Run) -> None:
+def test_after_a_pod_that_could_not_run_no_more_are_made(fake: FakeApi, run: Run):
     """They would fare no better."""
     add_node(fake, "m", gpu_shared=40)
     kubelet = Kubelet(fake, {"m": list(PACKED)})
@@ -631,7 +621,7 @@ def test_after_a_pod_that_could_not_run_no_more_are_made(fake: FakeApi, run: Run
 )
 def test_shares_of_gpus_are_covered_with_the_whole_ones(
     fake: FakeApi, told: list[str], config: PluginConfig, asked: list[str], run: Run
-) -> None:
+):
     """A pod for each whole one, and what the shared ones take; where it cannot be told how many a GPU makes, one more than
     there are GPUs."""
     add_node(fake, "m", 1, gpu_shared=3, labels={"nvidia.com/device-plugin.config": "none"})
@@ -642,7 +632,7 @@ def test_shares_of_gpus_are_covered_with_the_whole_ones(
     assert result.together == "GPU-2"
 
 
-def test_an_event_is_handled_by_its_own_node_alone(fake: FakeApi, monkeypatch, run: Run) -> None:
+def test_an_event_is_handled_by_its_own_node_alone(fake: FakeApi, monkeypatch, run: Run):
     """However many nodes and pods there are: a run of 1,000 nodes has as many events as pods."""
     nodes = {f"n{number}": [f"GPU-{number}"] for number in range(12)}
     for name in nodes:
@@ -668,7 +658,7 @@ def test_an_event_is_handled_by_its_own_node_alone(fake: FakeApi, monkeypatch, r
     assert re.fullmatch(r"(a\.{12}|e\.{0,1})+", looks)
 
 
-def test_pods_of_many_nodes_are_made_side_by_side(fake: FakeApi, monkeypatch, run: Run) -> None:
+def test_pods_of_many_nodes_are_made_side_by_side(fake: FakeApi, monkeypatch, run: Run):
     """Each waits for the other here: one after the other, they would never be made."""
     for name in ("a", "b"):
         add_node(fake, name, 1)

@@ -84,16 +84,14 @@ def read(result: Result) -> tuple[Object, list[Object]]:
         (("ml/p", "-n", "web"), "ml/p is no pod of namespace web"),
     ],
 )
-def test_n_is_the_pods_namespace_as_of_kubectl(
-    why: Why, fake: FakeApi, words: tuple[str, ...], answer: str
-) -> None:
+def test_n_is_the_pods_namespace_as_of_kubectl(why: Why, fake: FakeApi, words: tuple[str, ...], answer: str):
     fake.put(waiting("p"))
     result = why("pod", *words, "--json")
     text = str(result.exception) if result.exception and not result.stdout else read(result)[0]["text"]
     assert text.startswith(answer), text
 
 
-def test_a_pod_that_waits_for_gpus_in_use_is_told_who_has_them(why: Why, fake: FakeApi) -> None:
+def test_a_pod_that_waits_for_gpus_in_use_is_told_who_has_them(why: Why, fake: FakeApi):
     add_node(fake, "n1", 2, labels=GPU_NODE)
     fake.put(pod("a", node="n1", namespace="ml", gpus=2))
     fake.put(waiting("p", says="0/1 nodes are available: 1 Insufficient nvidia.com/gpu."))
@@ -107,7 +105,7 @@ def test_a_pod_that_waits_for_gpus_in_use_is_told_who_has_them(why: Why, fake: F
     assert reason["evidence"] == ["n1: 0 of 2 free, in use by ml/a (2)"]
 
 
-def test_up_to_8_nodes_in_use_have_a_line_each(why: Why, fake: FakeApi) -> None:
+def test_up_to_8_nodes_in_use_have_a_line_each(why: Why, fake: FakeApi):
     """Also beside another reason; more are grouped by what is free."""
 
     def use_nodes(numbers: range) -> None:
@@ -127,7 +125,7 @@ def test_up_to_8_nodes_in_use_have_a_line_each(why: Why, fake: FakeApi) -> None:
     )
 
 
-def test_the_answer_comes_first_and_takes_at_most_15_lines(why: Why, fake: FakeApi) -> None:
+def test_the_answer_comes_first_and_takes_at_most_15_lines(why: Why, fake: FakeApi):
     for number in range(30):
         add_node(fake, f"n{number:02}", 2, labels=GPU_NODE)
         fake.put(pod(f"a{number}", node=f"n{number:02}", namespace="ml", gpus=2))
@@ -145,7 +143,7 @@ def test_the_answer_comes_first_and_takes_at_most_15_lines(why: Why, fake: FakeA
     assert any("the moon is full" in line for line in shown)
 
 
-def test_what_several_nodes_have_is_one_reason_with_a_fix_for_all(why: Why, fake: FakeApi) -> None:
+def test_what_several_nodes_have_is_one_reason_with_a_fix_for_all(why: Why, fake: FakeApi):
     for number in range(1, 5):
         add_node(fake, f"n{number}", 2, labels=GPU_NODE, ready=False)
     fake.put(waiting("p"))
@@ -159,14 +157,14 @@ def test_what_several_nodes_have_is_one_reason_with_a_fix_for_all(why: Why, fake
     assert "gpunode verify --limit 'n[1:4]'" in reason["fix"]
 
 
-def test_a_pod_that_is_not_there_is_a_mistake_that_names_one_that_is(why: Why, fake: FakeApi) -> None:
+def test_a_pod_that_is_not_there_is_a_mistake_that_names_one_that_is(why: Why, fake: FakeApi):
     fake.put(waiting("train-7"))
     result = why("pod", "train-7")
     assert isinstance(result.exception, UsageError)
     assert result.exception.hint == "Did you mean ml/train-7?"
 
 
-def test_a_cause_that_nothing_shows_is_said_not_to_be_known(why: Why, fake: FakeApi) -> None:
+def test_a_cause_that_nothing_shows_is_said_not_to_be_known(why: Why, fake: FakeApi):
     add_node(fake, "n1", 2, labels=GPU_NODE)
     fake.put(waiting("p", says="0/1 nodes are available: 1 the moon is full."))
     result = why("pod", "ml/p", "--json")
@@ -174,7 +172,7 @@ def test_a_cause_that_nothing_shows_is_said_not_to_be_known(why: Why, fake: Fake
     assert [reason["code"] for reason in read(result)[1]] == ["scheduler"]
 
 
-def test_why_the_plugin_offers_no_gpu_is_what_its_judges_say(why: Why, fake: FakeApi, monkeypatch) -> None:
+def test_why_the_plugin_offers_no_gpu_is_what_its_judges_say(why: Why, fake: FakeApi, monkeypatch):
     """Also where its host may not be read."""
     monkeypatch.setattr(chains, "broken_links", lambda _: {"n1": Problem(NO_RIGHTS, "sudo")})
     add_node(fake, "n1", 0, labels=GPU_NODE)
@@ -199,9 +197,7 @@ def gpu(uuid: str, *users: str, **more: Any) -> Gpu:
 
 
 @pytest.mark.parametrize(("nodes", "asked"), [(2, 2), (21, 0)])
-def test_the_models_of_few_nodes_are_asked_for(
-    why: Why, fake: FakeApi, monkeypatch, nodes: int, asked: int
-) -> None:
+def test_the_models_of_few_nodes_are_asked_for(why: Why, fake: FakeApi, monkeypatch, nodes: int, asked: int):
     for number in range(nodes):
         add_node(fake, f"n{number}", 2, labels=GPU_NODE)
     fake.put(waiting("p", nodeSelector={"accelerator": "nvidia-l4"}))
@@ -211,7 +207,7 @@ def test_the_models_of_few_nodes_are_asked_for(
     assert [len(call.args[4]) for call in usage.call_args_list] == ([asked] if asked else [])
 
 
-def test_a_running_pod_is_told_its_gpus(why: Why, fake: FakeApi, monkeypatch) -> None:
+def test_a_running_pod_is_told_its_gpus(why: Why, fake: FakeApi, monkeypatch):
     add_node(fake, "n1", 2, labels=GPU_NODE)
     fake.put(pod("a", node="n1", namespace="ml", gpus=1))
     use(monkeypatch, NodeUsage("n1", (gpu("GPU-1", "ml/a"), gpu("GPU-2"))))
@@ -222,7 +218,7 @@ def test_a_running_pod_is_told_its_gpus(why: Why, fake: FakeApi, monkeypatch) ->
     assert read(result)[0]["text"].endswith("asks for 1 nvidia.com/gpu; it has GPU 0 (GPU-1)")
 
 
-def test_a_pod_on_a_gpu_that_became_unhealthy_is_told_so(why: Why, fake: FakeApi, monkeypatch) -> None:
+def test_a_pod_on_a_gpu_that_became_unhealthy_is_told_so(why: Why, fake: FakeApi, monkeypatch):
     add_node(fake, "n1", 2, labels=GPU_NODE)
     fake.put(pod("a", node="n1", namespace="ml", gpus=1))
     use(monkeypatch, NodeUsage("n1", (gpu("GPU-1", "ml/a", unhealthy=Reason("xid-79", "Xid 79: off the bus")),)))  # fmt: skip
@@ -231,7 +227,7 @@ def test_a_pod_on_a_gpu_that_became_unhealthy_is_told_so(why: Why, fake: FakeApi
     assert [reason["code"] for reason in read(result)[1]] == ["xid-79"]
 
 
-def test_a_crashing_pod_is_explained_by_its_log(why: Why, fake: FakeApi) -> None:
+def test_a_crashing_pod_is_explained_by_its_log(why: Why, fake: FakeApi):
     add_node(fake, "n1", 2, labels=GPU_NODE)
     states = [{"name": "c", "state": {"waiting": {"reason": "CrashLoopBackOff"}}}]
     fake.put(pod("a", node="n1", namespace="ml", gpus=1, containerStatuses=states))
@@ -244,9 +240,7 @@ def test_a_crashing_pod_is_explained_by_its_log(why: Why, fake: FakeApi) -> None
     assert reason["fix"]
 
 
-def test_a_failed_pod_of_a_host_that_is_right_by_now_is_to_be_replaced(
-    why: Why, fake: FakeApi, monkeypatch
-) -> None:
+def test_a_failed_pod_of_a_host_that_is_right_by_now_is_to_be_replaced(why: Why, fake: FakeApi, monkeypatch):
     """By its host's probe; a host that does not answer shows no links."""
     add_node(fake, "n1", 2, labels=GPU_NODE)
     ended = [{"name": "c", "state": {"terminated": {"exitCode": 1, "reason": "Error"}}}]
@@ -266,7 +260,7 @@ def test_a_failed_pod_of_a_host_that_is_right_by_now_is_to_be_replaced(
     assert fixes[1].startswith("Drain the node")
 
 
-def test_a_refused_pod_is_told_why_its_node_offers_fewer_gpus(why: Why, fake: FakeApi) -> None:
+def test_a_refused_pod_is_told_why_its_node_offers_fewer_gpus(why: Why, fake: FakeApi):
     add_node(fake, "n1", 0, labels=GPU_NODE)
     refused = {"phase": "Failed", "reason": "UnexpectedAdmissionError", "message": "Allocate failed"}
     fake.put(pod("a", node="n1", namespace="ml", gpus=1, **refused))
@@ -275,7 +269,7 @@ def test_a_refused_pod_is_told_why_its_node_offers_fewer_gpus(why: Why, fake: Fa
     assert [reason["code"] for reason in read(result)[1]] == ["no-pod", "pods-refused"]
 
 
-def test_a_pod_bound_to_a_node_that_is_too_small_is_told_to_ask_for_fewer(why: Why, fake: FakeApi) -> None:
+def test_a_pod_bound_to_a_node_that_is_too_small_is_told_to_ask_for_fewer(why: Why, fake: FakeApi):
     add_node(fake, "n1", 2, labels=GPU_NODE)
     refused = {
         "phase": "Failed",
@@ -287,7 +281,7 @@ def test_a_pod_bound_to_a_node_that_is_too_small_is_told_to_ask_for_fewer(why: W
     assert [reason["code"] for reason in read(result)[1]] == ["too-many", "pods-refused"]
 
 
-def test_who_lacks_a_cordoned_gpu_is_told_how_to_give_it_back(why: Why, fake: FakeApi, monkeypatch) -> None:
+def test_who_lacks_a_cordoned_gpu_is_told_how_to_give_it_back(why: Why, fake: FakeApi, monkeypatch):
     add_node(fake, "n1", 2, labels=GPU_NODE)
     fake.update("Node", "n1", status={"allocatable": {GPU: "1"}})
     cordoned = Reason("cordoned", "cordoned by ann since 2026-01-01T00:00:00Z: fan")
@@ -299,7 +293,7 @@ def test_who_lacks_a_cordoned_gpu_is_told_how_to_give_it_back(why: Why, fake: Fa
         assert reason["fix"] == "`gpunode uncordon-gpu GPU-2b` gives it back; it disturbs no pod."
 
 
-def test_a_pod_that_its_quota_keeps_from_being_created_is_explained(why: Why, fake: FakeApi) -> None:
+def test_a_pod_that_its_quota_keeps_from_being_created_is_explained(why: Why, fake: FakeApi):
     event = {"kind": "Event", "metadata": {"name": "e", "namespace": "ml"}, "reason": "FailedCreate",
              "message": 'pods "t-1" is forbidden: exceeded quota: gpus, requested: requests.nvidia.com/gpu=1',
              "involvedObject": {"kind": "Job", "name": "t"}}  # fmt: skip
@@ -310,7 +304,7 @@ def test_a_pod_that_its_quota_keeps_from_being_created_is_explained(why: Why, fa
     assert (answer["state"], reason["code"]) == ("absent", "quota-exceeded")
 
 
-def test_a_node_that_is_fine_is_said_to_be_with_who_has_its_gpus(why: Why, fake: FakeApi) -> None:
+def test_a_node_that_is_fine_is_said_to_be_with_who_has_its_gpus(why: Why, fake: FakeApi):
     add_node(fake, "n1", 2, labels=GPU_NODE)
     fake.put(pod("a", node="n1", namespace="ml", gpus=1))
     result = why("node", "n1", "--json")
@@ -330,7 +324,7 @@ def test_a_node_that_is_fine_is_said_to_be_with_who_has_its_gpus(why: Why, fake:
 )
 def test_a_node_is_told_why_it_takes_no_pods_or_fewer(
     why: Why, fake: FakeApi, status: Object, spec: Object, ready: bool, codes: list[str]
-) -> None:
+):
     add_node(fake, "n1", 2, labels=GPU_NODE, ready=ready)
     fake.update("Node", "n1", status=status, spec=spec)
     result = why("node", "n1", "--json")
@@ -338,7 +332,7 @@ def test_a_node_is_told_why_it_takes_no_pods_or_fewer(
     assert [reason["code"] for reason in read(result)[1]] == codes
 
 
-def test_a_node_in_the_hands_of_a_run_is_left_to_it(why: Why, fake: FakeApi) -> None:
+def test_a_node_in_the_hands_of_a_run_is_left_to_it(why: Why, fake: FakeApi):
     """Whoever lifted its cordon would let pods come in the middle of a change."""
     add_node(fake, "n1", 2, labels=GPU_NODE)
     owner = {"annotations": {cordon.OWNER: "run r1 of ada@ws"}}
@@ -358,7 +352,7 @@ def test_a_node_in_the_hands_of_a_run_is_left_to_it(why: Why, fake: FakeApi) -> 
 
 def test_a_gpu_is_found_by_the_beginning_of_its_uuid_or_by_node_and_index(
     why: Why, fake: FakeApi, monkeypatch
-) -> None:
+):
     add_node(fake, "n1", 2, labels=GPU_NODE)
     cordoned = Reason("cordoned", "cordoned by ann since 2026-01-01T00:00:00Z: fan")
     second = replace(gpu("GPU-2b", unhealthy=cordoned), index="1")
@@ -380,7 +374,7 @@ def test_a_gpu_is_found_by_the_beginning_of_its_uuid_or_by_node_and_index(
 
 def test_a_healthy_gpu_beside_a_lost_one_is_fine_and_the_lost_one_is_named(
     why: Why, fake: FakeApi, monkeypatch
-) -> None:
+):
     """What else breaks the host's link, or a link that no lost GPU explains, is this GPU's, too."""
     add_node(fake, "n1", 2, labels=GPU_NODE)
     lost = replace(gpu("GPU-2b", unhealthy=Reason("gpu-lost", "GPU is lost")), index="1")
@@ -401,9 +395,7 @@ def test_a_healthy_gpu_beside_a_lost_one_is_fine_and_the_lost_one_is_named(
         assert [each["code"] for each in read(why("gpu", "n1/0", "--json"))[1]] == [missing]
 
 
-def test_a_gpu_that_nobody_lists_is_looked_for_in_the_acceptances(
-    why: Why, fake: FakeApi, monkeypatch
-) -> None:
+def test_a_gpu_that_nobody_lists_is_looked_for_in_the_acceptances(why: Why, fake: FakeApi, monkeypatch):
     add_node(fake, "n1", 1, labels=GPU_NODE)
     stamp = Stamp("quick", "accepted", 0.0, 1.0, "615", "6.1", "", ("GPU-gone", "GPU-1"))
     fake.update("Node", "n1", metadata={"annotations": {ACCEPTED: stamp.text()}})
@@ -420,9 +412,7 @@ def test_a_gpu_that_nobody_lists_is_looked_for_in_the_acceptances(
     assert [reason["code"] for reason in read(nobody)[1]] == ["no-plugin"]
 
 
-def test_a_gpu_of_a_host_with_a_broken_link_is_answered_with_the_link(
-    why: Why, fake: FakeApi, monkeypatch
-) -> None:
+def test_a_gpu_of_a_host_with_a_broken_link_is_answered_with_the_link(why: Why, fake: FakeApi, monkeypatch):
     """Without its driver, or with its plugin crashing, no host lists a GPU."""
     add_node(fake, "n1", 2, labels=GPU_NODE)
     member = Member(Host("h1", Ssh("h1")), Outcome("h1", "planned", cases.facts("modern")))
@@ -440,7 +430,7 @@ def test_a_gpu_of_a_host_with_a_broken_link_is_answered_with_the_link(
     assert (absent.exit_code, [each["code"] for each in read(absent)[1]]) == (7, ["no-plugin"])
 
 
-def test_what_is_no_gpu_is_a_mistake(why: Why, fake: FakeApi) -> None:
+def test_what_is_no_gpu_is_a_mistake(why: Why, fake: FakeApi):
     assert isinstance(why("gpu", "MIG-1").exception, UsageError)
     add_node(fake, "n1", 1)
     assert isinstance(why("node", "n2").exception, UsageError)
@@ -450,7 +440,7 @@ def test_what_is_no_gpu_is_a_mistake(why: Why, fake: FakeApi) -> None:
 
 
 @pytest.mark.parametrize("name", ["a/b/c", "/b", "a/", "/"])
-def test_what_is_no_name_of_a_pod_is_a_mistake(why: Why, name: str) -> None:
+def test_what_is_no_name_of_a_pod_is_a_mistake(why: Why, name: str):
     result = why("pod", name)
     assert isinstance(result.exception, UsageError)
     assert f"{name} is no pod" in str(result.exception)
@@ -461,7 +451,7 @@ def test_what_is_no_name_of_a_pod_is_a_mistake(why: Why, name: str) -> None:
     [(4, "nvidia.com/gpu.shared", True), (3, "nvidia.com/gpu.shared", False), (4, "nvidia.com/gpu", False)],
     ids=["left from an earlier configuration", "a GPU is missing, too", "nothing is short"],
 )
-def test_a_count_that_the_kubelet_has_not_forgotten_is_no_reason(gpus: int, named: str, stale: bool) -> None:
+def test_a_count_that_the_kubelet_has_not_forgotten_is_no_reason(gpus: int, named: str, stale: bool):
     """It counts the resources of an earlier configuration for minutes, and nothing of them is missing."""
     status = {
         "capacity": {"nvidia.com/gpu": "4", named: "4"},
@@ -471,7 +461,7 @@ def test_a_count_that_the_kubelet_has_not_forgotten_is_no_reason(gpus: int, name
     assert (named not in capacity.drop_stale(item, None)["status"]["capacity"]) == stale
 
 
-def test_a_resource_of_an_earlier_configuration_is_offered_by_no_node(why: Why, fake: FakeApi) -> None:
+def test_a_resource_of_an_earlier_configuration_is_offered_by_no_node(why: Why, fake: FakeApi):
     name = "nvidia.com/gpu.shared"
     add_node(fake, "n1", 2, labels=GPU_NODE)["status"]["capacity"][name] = "4"
     item = waiting("p", says=f"0/1 nodes are available: 1 Insufficient {name}.")
@@ -481,7 +471,7 @@ def test_a_resource_of_an_earlier_configuration_is_offered_by_no_node(why: Why, 
     assert reason["code"] == "no-such-resource"
 
 
-def test_the_command_of_a_fix_can_be_pasted_and_says_what_it_interrupts() -> None:
+def test_the_command_of_a_fix_can_be_pasted_and_says_what_it_interrupts():
     """Also where a line follows it; a sentence has it in parentheses."""
     restart = Disturbed(Disturbance(restarts=("containerd.service",)), pods={"ml/a": {}})
     outcome = Outcome("n1", "planned", plan=Plan("n1", (StepPlan("x", (Reboot("x"),)),)), disturbs=restart)
@@ -502,7 +492,7 @@ def test_the_command_of_a_fix_can_be_pasted_and_says_what_it_interrupts() -> Non
 @pytest.mark.parametrize(
     ("users", "said"), [((), ""), ((GpuUser(7, "python3"),), "; disturbs python3 (pid 7)")]
 )
-def test_a_fix_without_a_cluster_says_nothing_of_pods(users: tuple[GpuUser, ...], said: str) -> None:
+def test_a_fix_without_a_cluster_says_nothing_of_pods(users: tuple[GpuUser, ...], said: str):
     """`verify` says what it interrupts, and which processes."""
     host = Host("n1", Ssh("n1"))
     plan = Plan("n1", (StepPlan("x", (Service("docker.service", "why", restart=True),)),))
@@ -516,9 +506,7 @@ def test_a_fix_without_a_cluster_says_nothing_of_pods(users: tuple[GpuUser, ...]
     assert link.fix == f"gpunode provision --limit n1   # restart of docker{said}"
 
 
-def test_a_gpu_with_a_problem_is_answered_with_it_before_its_use(
-    why: Why, fake: FakeApi, monkeypatch
-) -> None:
+def test_a_gpu_with_a_problem_is_answered_with_it_before_its_use(why: Why, fake: FakeApi, monkeypatch):
     add_node(fake, "n1", 1, labels=GPU_NODE)
     cordoned = Reason("cordoned", "cordoned by ann since 2026-01-01T00:00:00Z: fan")
     use(monkeypatch, NodeUsage("n1", (gpu("GPU-2b", unhealthy=cordoned),)))
