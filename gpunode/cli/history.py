@@ -136,8 +136,8 @@ def undo(
     Plans from each host's journal, and for the cluster from the run's record. Keeps later changes. Before the question it
     names them, and the changes that cannot be undone. An undo is itself a run: you can resume, show and undo it.
 
-    `last` is the last run of the inventory, or the one before it if an undo kept all of it; an unfinished undo is refused. With a run's
-    id you need no inventory: the run's own is used unless you name another.
+    `last` is the last run of the inventory that changed something, unless an undo of it kept all; an unfinished undo is refused. With a
+    run's id you need no inventory: the run's own is used unless you name another.
 
     Example: gpunode undo last --limit gpu-01
     """
@@ -148,14 +148,13 @@ def undo(
     from gpunode.wording import advise, few
 
     folder = files.runs_folder(common.inventory)
-    recorded = history.find_undoable(common.inventory) if run == record.LAST else history.find(run, folder)
-    note = ""
-    for every in (True, False) if run == record.LAST else ():
-        last = history.last_run(common.inventory, every=every)
-        if last and last.id != recorded.id and last.id not in note:
-            kept = last.options.undo
-            why = f"kept all of {kept}" if kept else "is a `forget`, which cannot be undone"
-            note += f" {'The last' if every else 'An earlier'} run, {last.id}, {why}."
+    passed: dict[str, str] = {}
+    if run == record.LAST:
+        recorded, passed = history.find_undoable(common.inventory)
+    else:
+        recorded = history.find(run, folder)
+    later = few([f"{name} ({why})" for name, why in passed.items()], 1)
+    note = f" Passes over {later}." if later else ""
     undone = recorded.options.undo
     if run == record.LAST and undone and recorded.not_done:
         raise UsageError(

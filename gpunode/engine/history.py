@@ -176,19 +176,25 @@ def last_run(inventory: Path, *, folder: Path | None = None, every: bool = False
     return next(_newest_first(inventory, folder, strict=True, every=every), None)
 
 
-def find_undoable(inventory: Path) -> RecordedRun:
-    """The newest run of this inventory that may have something to undo: neither an undo that kept all, nor a run of which an undo like that
-    had all hosts (only then it has the cluster's objects, too), nor what such a run has undone. If there is no such run, the newest.
-    Raises as `find_last`."""
+def find_undoable(inventory: Path) -> tuple[RecordedRun, dict[str, str]]:
+    """The newest run of this inventory that changed something, and why each later run is passed over: a `forget`, a run that changed
+    nothing, or one of which such an undo had all hosts (only then it has the cluster's objects, too). If there is no such run, the
+    newest. Raises as `find_last`."""
     passed: list[RecordedRun] = []
-    for run in _newest_first(inventory, None, strict=True):
-        kept = run.options.undo and {progress.state for progress in run.hosts.values()} == {"kept"}
-        by = (undo for undo in passed if undo.options.undo == run.id)
-        over = kept or any(undo.hosts.keys() >= run.hosts.keys() for undo in by)
-        if not over or (run.options.undo and run.not_done):
-            return run
+    why: dict[str, str] = {}
+    for run in _newest_first(inventory, None, strict=True, every=True):
+        if run.options.command:
+            why[run.id] = "a `forget`"
+        elif run.options.undo and run.not_done:
+            return run, why
+        elif not run.changed:
+            why[run.id] = "changed nothing"
+        elif any(undo.options.undo == run.id and undo.hosts.keys() >= run.hosts.keys() for undo in passed):
+            why[run.id] = "nothing of it can be undone"
+        else:
+            return run, why
         passed.append(run)
-    return find_last(inventory)
+    return find_last(inventory), {}
 
 
 def find_last(

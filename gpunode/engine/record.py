@@ -176,6 +176,11 @@ class RecordedRun:
         return tuple(name for name, progress in self.hosts.items() if progress.state in states)
 
     @property
+    def changed(self) -> bool:
+        """False if it had nothing to change. An older gpunode did not record what it had."""
+        return not self.version or bool(self.changes or self.marks or self.in_state(*BEGUN))
+
+    @property
     def not_done(self) -> tuple[str, ...]:
         """The hosts to continue with. An undo changes the cluster's objects last: killed before its end it owes them, with all hosts."""
         left = tuple(name for name, progress in self.hosts.items() if progress.state not in FINISHED)

@@ -6,7 +6,7 @@ import json
 import os
 import re
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -25,17 +25,19 @@ from gpunode.engine.session import Session
 from gpunode.errors import GpunodeError
 from gpunode.local.files import runs_folder
 from gpunode.model import Cluster, Host, Inventory, Plan, Reboot, Service, Ssh, StepPlan, Title, WriteFile
+from gpunode.wording import few
 from tests import jsonlines
 
 FILE = WriteFile(
     "/etc/docker/daemon.json", '{"password": "hunter2hunter2", "a": 1}\n', "docker needs it", "{}\n"
 )
 RESTART = Service("docker.service", "daemon.json is newer", restart=True)
+NONE, KEPT = "changed nothing", "nothing of it can be undone"
 REBOOT = Reboot("the driver is new")
 
 
 @pytest.fixture(autouse=True)
-def records(tmp_path, monkeypatch) -> None:
+def records(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
 
 
@@ -72,6 +74,13 @@ def recorded() -> Record:
     made.gate({"gate": "true", "hosts": ["a"], "status": 0, "seconds": 0.5, "output": ""})
     made.host("a", "proven", spent={"files": 1.0, "restarts": 70.0}, applied=[FILE, RESTART, REBOOT])
     made.host("b", "failed", "docker: token=hunter2hunter2", spent={"files": 2.0}, applied=[FILE])
+    return made
+
+
+def begin(inventory: Path, hosts: Sequence[str], undo: str | None = None) -> Record:
+    """A run that has changed all of these hosts."""
+    made = Record.begin(inventory, hosts, RunOptions(undo=undo))
+    made.plans({host: plan(host, RESTART) for host in hosts})
     return made
 
 
@@ -118,8 +127,8 @@ def test_undo_last_takes_the_last_run_of_this_inventory(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for name in ("inventory.yaml", "other.yaml", "third.yaml"):
         Path(name).write_text("groups: {g: {hosts: [a]}}\n")
-    mine = Record.begin(Path("inventory.yaml"), ["a"], RunOptions()).id
-    other = Record.begin(Path("other.yaml"), ["a"], RunOptions()).id
+    mine = begin(Path("inventory.yaml"), ["a"]).id
+    other = begin(Path("other.yaml"), ["a"]).id
     undone: list[str] = []
     monkeypatch.setattr(undoing, "undo", lambda _, run, __: undone.append(run.id) or 0)
     assert [run("undo", *words)[0] for words in (["last"], ["last", "other.yaml"], [other[:-1]])] == [0, 0, 0]
@@ -140,46 +149,46 @@ def test_show_last_shows_a_forget_too(tmp_path, monkeypatch):
     assert lines("show", "last")[0]["run"] == made.id
 
 
-def test_undo_last_names_the_forget_that_it_passes_over(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    Path("inventory.yaml").write_text("groups: {g: {hosts: [a]}}\n")
-    before = Record.begin(Path("inventory.yaml"), ["a"], RunOptions())
-    forget = Record.begin(Path("inventory.yaml"), ["a"], RunOptions(command="forget"))
-    notes: list[str] = []
-    monkeypatch.setattr(undoing, "undo", lambda *words: notes.append(words[2].note) or 0)
-    assert run("undo", "last")[0] == run("undo", before.id)[0] == 0
-    assert notes == [f" The last run, {forget.id}, is a `forget`, which cannot be undone.", ""]
-
-
 @pytest.mark.parametrize(
-    ("undos", "chosen"),
+    ("later", "passed"),
     [
-        ([(1, {"a": "kept", "b": "kept"})], 0),
-        ([(1, {"a": "kept"}), (1, {"b": "kept"})], 1),  # neither had the cluster's objects
-        ([(1, {"a": "kept", "b": "undone"})], 2),
-        ([(1, {"a": "undone", "b": "undone"}), (2, {"a": "kept", "b": "kept"})], 0),
+        ([("forget", {"a": "forgotten"})], ["a `forget`"]),
+        ([(None, {"a": "proven", "b": "in use"}), (2, {"a": "undone"}), (3, {"a": "undone"})], [NONE] * 3),
+        ([(1, {"a": "kept", "b": "kept"})], [NONE, KEPT]),
+        ([(1, {"a": "kept"}), (1, {"b": "kept"})], [NONE, NONE]),  # neither had the cluster's objects
+        ([(1, {"a": "kept", "b": "undone, changed"})], []),
+        (
+            [(1, {"a": "undone, changed", "b": "undone"}), (2, {"a": "kept", "b": "kept"})],
+            [NONE, KEPT, KEPT],
+        ),
     ],
 )
-def test_undo_last_passes_over_a_run_of_which_an_undo_kept_all(
-    tmp_path, monkeypatch, undos: list[tuple[int, dict[str, State]]], chosen: int
+def test_undo_last_passes_over_runs_that_changed_nothing_and_what_they_kept(
+    tmp_path, monkeypatch, later: list[tuple[int | str | None, dict[str, str]]], passed: list[str]
 ):
-    """`undos`: which record each undoes, and the states of its hosts."""
+    """`later`: the runs after two that changed a and b: which each undoes, or its command; and the states of its hosts. `passed`: why, the
+    newest first."""
     monkeypatch.chdir(tmp_path)
     inventory = Path("inventory.yaml")
     inventory.write_text("groups: {g: {hosts: [a, b]}}\n")
-    records = [Record.begin(inventory, ["a", "b"], RunOptions()) for _ in range(2)]
+    records = [begin(inventory, "ab"), begin(inventory, "ab")]
     shown: list[tuple[str, str]] = []
     monkeypatch.setattr(undoing, "undo", lambda _, run, how: shown.append((run.id, how.note)) or 0)
-    for undone, states in undos:
-        records.append(Record.begin(inventory, list(states), RunOptions(undo=records[undone].id)))
-        for host, state in states.items():
-            records[-1].host(host, state)
-        records[-1].end()
-    forget = Record.begin(inventory, ["a"], RunOptions(command="forget"))
-    assert run("undo", "last")[0] == 0
-    passed = f" An earlier run, {records[-1].id}, kept all of {records[undos[-1][0]].id}."
-    note = f" The last run, {forget.id}, is a `forget`, which cannot be undone."
-    assert shown == [(records[chosen].id, note + passed * (chosen < 2))]
+    for of, states in later:
+        command = of if isinstance(of, str) else None
+        undone = records[of].id if isinstance(of, int) else None
+        made = Record.begin(inventory, list(states), RunOptions(undo=undone, command=command))
+        records.append(made)
+        for host, text in states.items():
+            state: Any = text.partition(",")[0]
+            made.plans({host: plan(host, RESTART)} if "changed" in text else {})
+            made.host(host, state)
+        made.end()
+    chosen = len(records) - len(passed) - 1
+    over = [f"{record.id} ({why})" for record, why in zip(reversed(records), passed, strict=False)]
+    assert run("undo", "last")[0] == run("undo", records[0].id)[0] == 0
+    note = f" Passes over {few(over, 1)}." if over else ""
+    assert shown == [(records[chosen].id, note), (records[0].id, "")]
     with records[1].path.open("a") as damaged:
         damaged.write('{"batch": 1}\n')
     assert (run("undo", "last")[0] == 0) == (chosen == 2)
@@ -205,8 +214,8 @@ def test_undo_last_does_not_take_an_unfinished_undo_back(
     """Who repeats the command after a kill wants the rest undone."""
     monkeypatch.chdir(tmp_path)
     Path("inventory.yaml").write_text("groups: {g: {hosts: [a]}}\n")
-    first = Record.begin(Path("inventory.yaml"), ["a"], RunOptions()).id
-    second = Record.begin(Path("inventory.yaml"), ["a"], RunOptions(undo=first))
+    first = begin(Path("inventory.yaml"), ["a"]).id
+    second = begin(Path("inventory.yaml"), ["a"], first)
     second.host("a", state)
     if ended:
         second.end()
@@ -371,7 +380,7 @@ def test_threads_that_note_plans_at_once_name_changes_that_are_written():
     shared = [WriteFile(f"/etc/{number}", "x\n", "why") for number in range(5)]
     go = threading.Barrier(len(hosts))
 
-    def note(host: str) -> None:
+    def note(host: str):
         go.wait()
         made.plans({host: plan(host, *shared)})
 
@@ -395,7 +404,7 @@ def test_a_record_that_is_torn_anywhere_is_shown_up_to_there():
         assert {"a", "b", "c"} <= {line["host"] for line in shown}
 
 
-def old(folder: Path) -> None:
+def old(folder: Path):
     """As gpunode wrote it before plans were in it."""
     head = {"format": 1, "inventory": "/i.yaml", "began": 10.0, "hosts": ["a"], "options": {"run": True}}
     end = {"host": "a", "state": "proven", "time": 70.0}
@@ -416,19 +425,19 @@ def test_an_older_record_is_shown_without_what_it_lacks():
     assert "older gpunode" in text
 
 
-def foreign(folder: Path) -> None:
+def foreign(folder: Path):
     (folder / "notes.jsonl").write_text('{"milk": 2}\n')
 
 
-def folder_in_its_place(folder: Path) -> None:
+def folder_in_its_place(folder: Path):
     (folder / "notes.jsonl").mkdir()
 
 
-def newer(folder: Path) -> None:
+def newer(folder: Path):
     (folder / "notes.jsonl").write_text('{"format": 2, "hosts": []}\n')
 
 
-def unknown_numbers(folder: Path) -> None:
+def unknown_numbers(folder: Path):
     head = {"format": 1, "inventory": "", "began": 1, "hosts": ["a"]}
     (folder / "notes.jsonl").write_text(f"{json.dumps(head)}\n" + '{"planned": {}, "hosts": 5}\n')
 
