@@ -29,7 +29,7 @@ def _proven(taint: bool, *, run: bool) -> bool:
 
     if taint and not run:
         raise UsageError(
-            "--taint-until-verified needs the proof that --no-run leaves out", hint="Leave one of them out."
+            "--taint-until-verified needs the proof, and --no-run skips it", hint="Leave out one of the two."
         )
     return taint
 

@@ -73,7 +73,7 @@ def inspect(*, details: Details = False, common: options.InCluster) -> int:
         return shares.inspect(work, details=details, selected=common.selects, hosts=not common.alone)
 
 
-@app.command(short_help="Show promises that kubelets did not keep, and repair them.")
+@app.command(short_help="Show pods on another GPU than promised, and repair their annotations.")
 @visits_hosts
 def fsck(
     *,
@@ -124,7 +124,7 @@ def simulate(
     if not all(re.fullmatch("[0-9]{1,10}", word) and 0 < int(word) < 2**31 for word in amounts):
         raise UsageError(
             f"--memory {memory}: expected units as 4, or 8,4",
-            hint="A number for each container, of the units that the device plugin offers: 8 are 8 GiB where its unit is GiB.",
+            hint="One number for each container, in units of the device plugin: if its unit is GiB, 8 means 8 GiB.",
         )
     units = [int(word) for word in amounts]
     known, reporter = load_inventory(inventory), report.make(json=json, quiet=quiet)

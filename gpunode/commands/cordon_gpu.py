@@ -107,7 +107,7 @@ def _find_gpu(session: Session, members: Sequence[Member], name: GpuName) -> tup
     if uuid in known:
         return known[uuid], uuid
     if len(known) > 1:
-        raise UsageError(f"{uuid} is the start of several UUIDs", hint=f"Name one: {few(sorted(known), 5)}.")
+        raise UsageError(f"several UUIDs begin with {uuid}", hint=f"Name one: {few(sorted(known), 5)}.")
     if known:
         ((whole, member),) = known.items()
         return member, whole

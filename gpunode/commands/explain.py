@@ -19,7 +19,7 @@ def _without_entry(text: str) -> str:
     number = match["code"] if match else text.strip() if text.strip().isdecimal() else ""
     name = f"{'SXid' if 'sxid' in text.lower() else 'Xid'} {number}"
     return (
-        f"{name} is not in NVIDIA's catalogue, as gpunode has it. Check the number; a newer catalogue: {XIDS}"
+        f"{name} is not in gpunode's copy of NVIDIA's catalogue. Check the number. NVIDIA's current catalogue: {XIDS}"
         if number
         else ""
     )

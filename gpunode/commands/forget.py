@@ -78,12 +78,12 @@ def forget_hosts(session: Session, options: ForgetOptions) -> int:
         reporter.cluster(api.access.context, lines)
         rollout.check_rights(session, api, members)
     else:
-        reporter.note("The cluster is left out, since the inventory names no `cluster.plugin`.")
+        reporter.note("The inventory has no `cluster.plugin`, so the cluster is excluded.")
     undo_cluster.show_left(reporter, members)
     if strangers:
         gone = few([member.host.name for member in strangers], NAMED)
         reporter.note(
-            f"{gone}: no host of the inventory, so only the marks of the node go. What is on the machine stays."
+            f"{gone}: not in the inventory, so only the node's marks are removed. The machine itself is not changed."
         )
     plan = cluster_diff.ClusterPlan(len(marked), ())
     costs = report_costs(
@@ -97,7 +97,7 @@ def forget_hosts(session: Session, options: ForgetOptions) -> int:
             if member.has_changes or (member.host_ok and member.node and member.node.name in marked)
         ]
         names = few([member.host.name for member in (*changed, *strangers)], NAMED)
-        question = f"{costs or 'Marks alone'}. Forget {names}?"
+        question = f"{costs or 'Only marks'}. Forget {names}?"
         question, answered = rollout.ask(reporter, question, yes=options.yes)
     known = RunOptions(run=False, batch=options.size.text if options.size else None, command="forget")
     record = rollout.begin_record(session, (*members, *strangers), known, question, answered)
@@ -142,7 +142,7 @@ def _strangers(api: Api | None, hosts: Sequence[Host], names: Sequence[str]) -> 
         if name not in known:
             raise UsageError(
                 f"{name} is neither a host of the inventory nor a node of its cluster",
-                hint="Name a host as the inventory has it, or the node of a host that has left it.",
+                hint="Name a host of the inventory, or the node of a host removed from it.",
             )
     for host in hosts:
         node = ""
@@ -251,7 +251,7 @@ def _report_end(session: Session, api: Api | None, members: Members, strangers: 
     if done:
         path = session.inventory.path
         reporter.note(
-            f"Forgotten: {few(done, NAMED)}. Take {'it' if len(done) == 1 else 'them'} out of {path}; otherwise the next provision sets up GPUs there again."
+            f"Forgotten: {few(done, NAMED)}. Remove {'it' if len(done) == 1 else 'them'} from {path}; otherwise the next provision sets up GPUs there again."
         )
     if left:
         them = "it" if len(left) == 1 else "them"

@@ -49,7 +49,7 @@ def label_features(session: Session, *, remove: bool, overwrite: bool, dry_run: 
             return
         if owned := features.other_owner(node, wanted):
             reporter.note(
-                f"{node.name}: {owned} is another writer's, as of GPU feature discovery: its labels are left to it."
+                f"{node.name}: {owned} belongs to another writer, such as GPU feature discovery: gpunode leaves these labels alone."
             )
             wanted = {}
             if features.WRITER not in node.applied:
@@ -125,7 +125,7 @@ def count_resources(
     reporter.rows("resource", ("node", "resource", "before", "after", "result"), rows)
     bad = any(member.node is None for member in members) or any(row[-1] == "refused" for row in rows)
     if rows and not dry_run and any(row[-1] == "changed" and row[3] is not None for row in rows):
-        reporter.note("A kubelet that restarts sets these counts to 0: give the command again then.")
+        reporter.note("A kubelet restart sets these counts to 0: run this command again then.")
     return 1 if bad else 0
 
 
@@ -152,8 +152,8 @@ def _count_on_node(
             reporter.problem(
                 Problem(
                     "",
-                    f"{member.node.name} counts {before} {name} already, a device plugin's or another operator's",
-                    fix="Give --overwrite to replace the number; a device plugin writes its own again.",
+                    f"{member.node.name} already has {before} {name}, set by a device plugin or another operator",
+                    fix="--overwrite replaces the number; a device plugin sets its own again.",
                 ),
                 member.host.name,
             )

@@ -30,10 +30,10 @@ def lint(session: Session, target: int) -> int:
     ]
     reporter.rows("finding", ("host", "code", "cause", "fix"), findings)
     if target > (newest := upgrade.removals()["known"]):
-        reporter.note(f"gpunode knows Kubernetes up to 1.{newest}: what came after is not judged.")
+        reporter.note(f"gpunode knows Kubernetes up to 1.{newest}: later changes are not judged.")
     hosts, broken = len(members) - len(unseen), len({host for host, *_ in findings})
     judged = several(hosts, "host")
-    text = f"nothing is known that Kubernetes 1.{target} would break on {judged}"
+    text = f"Kubernetes 1.{target} breaks nothing known on {judged}"
     if broken:
         text = f"{broken} of {judged} would break with Kubernetes 1.{target}"
     elif not hosts:

@@ -40,7 +40,7 @@ def _where(last: RecordedRun | None, folder: Path) -> str:
     running = [run for run in runs if history.is_running(run)]
     if running:
         named = [shlex.quote(run.inventory) for run in running]
-        return "\n".join(f"One of another inventory is: `gpunode pause {name}`." for name in named)
+        return "\n".join(f"A run of another inventory is: `gpunode pause {name}`." for name in named)
     if last and last.not_done:
         return f"Its last run has ended: `gpunode resume {shlex.quote(last.inventory)}` continues it."
     return "`gpunode history` lists the runs. Pause a run as the user that began it, on the same machine."

@@ -53,7 +53,7 @@ def deploy(session: Session, *, yes: bool, replace: str = "") -> int:
         if other and all(member.active for member in going) and len(going) == len(placed):
             apply.delete(api, other, seconds=proof.PLUGIN_SECONDS, notify=notify)
         elif other:
-            reporter.note(f"{title(other)} stays: not every node that it serves gets this plugin.")
+            reporter.note(f"{title(other)} stays: it also serves nodes that do not get this plugin.")
     refused = len(going) < len(placed)  # `show` has reported them
     problems = [*missing, *(member for member in going if member.reason)]
     going = tuple(member for member in going if member.active)

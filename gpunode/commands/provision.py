@@ -264,7 +264,7 @@ def _check_reviewed(
     session.reporter.rows("deviation", ("host", "code", "what"), rows)
     if yes:
         raise StalePlan(
-            "the plan is not the reviewed one, and --yes accepts only that; nothing was changed",
+            "the plan differs from the reviewed one, and --yes accepts only that one; nothing was changed",
             hint=hint,
         )
     return False

@@ -95,23 +95,25 @@ def start_notebook(session: Session, *, image: str, node_port: bool) -> int:
     if not done.created:
         reporter.note("It existed before and is unchanged.")
     reporter.note(
-        f"`{kubectl} port-forward service/{notebook.NAME} 8888` brings it to http://127.0.0.1:8888."
+        f"`{kubectl} port-forward service/{notebook.NAME} 8888` forwards http://127.0.0.1:8888 to it."
     )
     (limits,) = (
         container["resources"]["limits"] for container in wanted[0]["spec"]["template"]["spec"]["containers"]
     )
     if done.created and pods.GPU not in limits:
         reporter.note(
-            f"It asked for 1 {', '.join(limits)}, as these nodes share their GPUs. For more, change what "
-            "`gpunode run manifest notebook` prints."
+            f"It asked for 1 {', '.join(limits)}, as these nodes share their GPUs. For more, edit the output of "
+            "`gpunode run manifest notebook`."
         )
     if done.port:
         reporter.note(
-            f"Every node answers on port {done.port} for it, too, over plain HTTP: the network sees Jupyter's token."
+            f"Every node answers on port {done.port} for it, too, over plain HTTP: the network can read Jupyter's token."
         )
-    reporter.note(f"`{kubectl} logs deployment/{notebook.NAME}` has the token that it asks for.")
+    reporter.note(f"`{kubectl} logs deployment/{notebook.NAME}` shows its login token.")
     reporter.note(
-        advise(f"It keeps its GPU until `gpunode run notebook --remove {options}`; its files go with it.")
+        advise(
+            f"It keeps its GPU until `gpunode run notebook --remove {options}`, which also deletes its files."
+        )
     )
     return 0
 

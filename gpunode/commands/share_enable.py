@@ -35,9 +35,9 @@ READY = 180.0  # seconds for a replica of the extender to lead, and for a second
 API_SECONDS = 60.0  # for which the API server may be away before a host is begun
 NAMED = 5
 SIMULATED = (
-    "This cluster is simulated: it has no kube-scheduler that could ask the extender. What a demo shows of sharing: "
-    "`cluster.plugin.config` with `sharing`, and then `gpunode share inspect`, `fsck` and `simulate`. `make try`, in a checkout of "
-    "gpunode, has a real cluster."
+    "This cluster is simulated and has no kube-scheduler. To try sharing here, put `sharing` into the file of "
+    "`cluster.plugin.config`; then run `gpunode share inspect`, `fsck` and `simulate`. For a real cluster run `make try` in a "
+    "checkout of gpunode."
 )
 STEP = "scheduler"
 

@@ -77,7 +77,7 @@ def fsck(session: Session, *, repair: bool, yes: bool, selected: bool = False) -
     if session.inventory.cluster.share is None:
         findings = tuple(finding for finding in findings if finding.problem.code != "not-noted")
         reporter.note(
-            "The inventory has no `cluster.share`: no extender notes which GPU a pod has, and none has to."
+            "The inventory has no `cluster.share`: no extender notes pods' GPUs, and none needs to."
         )
     reporter.rows(
         "fsck",
@@ -95,7 +95,7 @@ def fsck(session: Session, *, repair: bool, yes: bool, selected: bool = False) -
     )
     for other in other_owners.list_others(api):
         reporter.note(
-            f"{other.title}, on {other.nodes} nodes, is {other.product.name}, which the extender knows nothing of: "
+            f"{other.title}, on {other.nodes} nodes, is {other.product.name}, and the extender does not count its pods: "
             f"{other.product.way}."
         )
     unscheduled_pods.note(session.inventory, pods, reporter)
@@ -254,9 +254,7 @@ def _find_uncompared(placed: Sequence[Member], there: Sequence[Object]) -> list[
     if bare:
         reasons.append(f"{few(bare, NAMED)}: the kubelet has no {RECORD}: it never allocated a device")
     if others := sorted({node["metadata"]["name"] for node in there} - seen):
-        reasons.append(
-            f"{few(others, NAMED)}: no host of the inventory that was asked and answered is this node"
-        )
+        reasons.append(f"{few(others, NAMED)}: no host of the inventory that answered is this node")
     return reasons
 
 

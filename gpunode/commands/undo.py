@@ -83,7 +83,7 @@ def undo(session: Session, recorded: RecordedRun, options: UndoOptions) -> int:
     )
     asked = answered = ""
     if costs or cluster.objects:
-        question = f"{costs or 'The cluster alone'}. Undo run {run_id}?"
+        question = f"{costs or 'Only the cluster'}. Undo run {run_id}?"
         asked, answered = rollout.ask(reporter, question, yes=options.yes)
     batch = options.size.text if options.size else None
     known = RunOptions(run=False, batch=batch, undo=run_id, resumes=options.resumes)
@@ -131,8 +131,8 @@ def _choose_planner(run: str, changed: bool, visit: Visit) -> Planner:
     if changed and not any(entry.run == run for entry in journal):
         raise Refused(
             visit.host.name,
-            f"its journal has nothing of run {run}: the host was forgotten or installed again since, or an older gpunode made the run",
-            hint=f"`gpunode show {run} --diff` shows what was changed; take it back by hand.",
+            f"its journal has no entry of run {run}: the host was forgotten or reinstalled, or an older gpunode made the run",
+            hint=f"`gpunode show {run} --diff` shows its changes: undo them by hand.",
         )
     visit.watch = planning.watch(visit.watch, journal, run)
     return partial(planning.plan_host, visit.host, journal, run)
@@ -152,5 +152,5 @@ def report_undone(members: Members, kept: Sequence[str], reporter: Reporter) -> 
     same = [member.host.name for member in undone if member.host.name not in mine]
     if undone:
         first = f"Undone: {few(mine, NAMED)}. " if mine else ""
-        first += f"Hosts without a change: {few(same, NAMED)}. " if same else ""
-        reporter.note(Advice(f"{first}Nothing was verified: `", Command("verify"), "` checks them."))
+        first += f"No change needed: {few(same, NAMED)}. " if same else ""
+        reporter.note(Advice(f"{first}An undo does not verify: run `", Command("verify"), "`."))

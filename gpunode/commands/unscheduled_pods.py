@@ -27,7 +27,7 @@ def note(inventory: Inventory, pods: Sequence[Object], reporter: Reporter) -> No
     name = share.scheduler.name
     if names := find(pods, share.resource, name):
         reporter.note(
-            f"{len(names)} pods ask for {share.resource} past the scheduler {name}, by the sum of a node: {few(names, NAMED)}. "
+            f"{len(names)} pods ask for {share.resource} without the scheduler {name}, so only a node's total counts: {few(names, NAMED)}. "
             f"Set `schedulerName: {name}` in their templates."
         )
 

@@ -51,7 +51,7 @@ def verify(session: Session, *, run: bool) -> int:
         reporter.note(history.note_taken_back(host, when))
     if inventory.cluster.plugin is None:
         reporter.note(
-            "The inventory names no `cluster.plugin`, so nothing in the cluster was checked. Add it to check the whole chain."
+            "The inventory has no `cluster.plugin`, so nothing in the cluster was checked. Add it to check the whole chain."
         )
     report_differences(members, session.inventory.path, reporter)
     report_causes(chains, reporter)

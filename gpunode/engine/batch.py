@@ -144,7 +144,7 @@ def why_not_reviewed(accepted: PlanFile, member: Member) -> Problem | None:
     if not member.has_changes or member.reason is not None or (member.outcome and member.outcome.applied):
         return None
     text = plan_file.describe_unaccepted(accepted, member)
-    what = f"{work.NOT_CHANGED}: since the plan was accepted it became another: {text}"
+    what = f"{work.NOT_CHANGED}: its plan is no longer the accepted one: {text}"
     return Problem(rounds.STOPPED, what, fix=plan_file.AGAIN, subject=member.host.name) if text else None
 
 

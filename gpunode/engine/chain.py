@@ -40,7 +40,7 @@ from gpunode.model import (
 from gpunode.packages import decide_sources, releases, unused_note
 from gpunode.planning import services
 
-LOSES = "the `systemctl daemon-reload` before it takes the GPUs from running containers"
+LOSES = "its `systemctl daemon-reload` takes the GPUs from running containers"
 
 # From the PCI bus to the kubelet; the cluster's links follow in `proof`.
 CHAIN: tuple[Link, ...] = (
@@ -314,7 +314,7 @@ def check_readable(host: Host, facts: Facts) -> None:
     if failed:
         raise Refused(
             host.name,
-            "not everything that a plan rests on could be read\n" + "\n".join(failed),
+            "some facts could not be read, so nothing is planned\n" + "\n".join(failed),
             hint="Fix what the host reports, then run again.",
             layer="ssh",
         )

@@ -92,7 +92,7 @@ def _refuse(inventory: Inventory, member: Member) -> Member:
         if not member.host.control_plane
         else "Without `cluster.plugin` in the inventory gpunode asks no API server, and cannot know that it is healthy."
     )
-    error = f"it is of the control plane, and the plan disturbs it: {member.disturbs.what}"
+    error = f"it belongs to the control plane, and the plan disturbs it: {member.disturbs.what}"
     outcome = replace(
         member.outcome, status="refused", plan=None, problem=Problem("", error, "node", fix=hint)
     )

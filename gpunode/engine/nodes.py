@@ -42,8 +42,8 @@ Note: TypeAlias = Callable[[str, str, Mapping[str, str], Mapping[str, str]], Non
 CONFLICT = "label-conflict"  # code: another's label is in the way
 
 WITHOUT_PLUGIN = (
-    "The cluster is left out, since the inventory names no `cluster.plugin`: no device plugin is deployed, no node is labelled "
-    "and no pod is run. For the whole job add `cluster: {plugin: {archive: plugin.tar}}`; how to make that file: "
+    "The inventory has no `cluster.plugin`: gpunode changes only the hosts, and deploys, labels and tests nothing in the cluster. "
+    "To include the cluster, add `cluster: {plugin: {archive: plugin.tar}}`; how to build that file: "
     f"{page('deviceplugin#run-it')}"
 )
 
@@ -243,7 +243,7 @@ def _why_not_dra(api: Api, node: Node) -> Problem | None:
     )
     if not holders:
         return None
-    what = f"pods have GPUs of the device plugin, which is to leave: {few(holders, NAMED)}"
+    what = f"the device plugin cannot be removed while pods use its GPUs: {few(holders, NAMED)}"
     fix = f"Wait until they end, or `kubectl drain {node.name} --ignore-daemonsets`; then run this again."
     return Problem("held", what, fix=fix, subject=node.name, holders=holders)
 
@@ -343,7 +343,7 @@ def warn(
     ]
     if operated and any(other.product.name == other_owners.GPU_OPERATOR for other in others):
         reporter.note(
-            f"{few(operated, 5)}: in the hands of {other_owners.GPU_OPERATOR} (label {other_owners.OPERATED}=true). "
+            f"{few(operated, 5)}: managed by {other_owners.GPU_OPERATOR} (label {other_owners.OPERATED}=true). "
             f"Hand over one node at a time: {page('switching.md')}"
         )
     for node in filter(None, (member.node for member in members)):
@@ -389,7 +389,7 @@ def _clear_reason(member: Member) -> Member:
         return member
     if member.facts is not None:
         return replace(member, reason=None)
-    what = f"{member.reason.what}, and it could not be asked for its own name: {member.outcome.why}"
+    what = f"{member.reason.what}, and its own name could not be read: {member.outcome.why}"
     return member.exclude(replace(member.reason, what=what))
 
 

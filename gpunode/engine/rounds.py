@@ -25,7 +25,7 @@ Ready: TypeAlias = Callable[[Member, Visit, OnEvent], Member]
 
 MANY = 5  # batches
 STOPPED = "stopped"  # code: its batch was not begun
-RELOAD = "reload of the modules or reboot"
+RELOAD = "driver reload (reboot if that fails)"
 AGAIN = advise("Run `gpunode provision` again to see the current plan.")
 
 
@@ -152,8 +152,8 @@ def _costs(waiting: Sequence[Member]) -> list[str]:
     processes = sum(len(effect.processes) for effect in busy)
     return [
         *([several(reboots, "reboot")] if reboots else []),
-        *([f"{several(tried, 'reload')} of the modules (reboot if that fails)"] if tried else []),
-        *([f"{several(reloads, 'reload')} of the modules"] if reloads else []),
+        *([f"{several(tried, 'driver reload')} (reboot if that fails)"] if tried else []),
+        *([several(reloads, "driver reload")] if reloads else []),
         *(f"{several(times, 'restart')} of {unit}" for unit, times in units.items()),
         *([f"{several(pods, 'pod')} disturbed"] if pods else []),
         *([f"{several(processes, 'process')} disturbed"] if processes else []),

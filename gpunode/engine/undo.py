@@ -192,7 +192,7 @@ def _take_back(
             yield Left(
                 "irreversible",
                 entry.unit,
-                "it ran before the run, so it stays enabled: to disable it would stop it",
+                "it ran before the run, so it stays enabled: disabling it would stop it",
             )
         elif entry.enabled != "enabled":
             yield Service(entry.unit, why, disable=True, ends=_ends(entry.unit, facts))
@@ -200,7 +200,7 @@ def _take_back(
         if services.is_loaded(facts, entry.unit) or any(_brings_files(change) for change in planned):
             yield Service(entry.unit, why, enable=True, start=entry.active == "active")
         else:
-            yield Left("irreversible", entry.unit, "it does not exist any more, or is masked")
+            yield Left("irreversible", entry.unit, "it no longer exists, or is masked")
 
 
 def _brings_files(change: Change | Left) -> bool:
@@ -250,7 +250,7 @@ def _software(journal: Journal, run: str, facts: Facts) -> Iterable[Change | Lef
     if drivers and drivers[0].state != installed:
         if drivers[0].state:
             what = f"driver {drivers[0].state}"
-            yield Left("irreversible", what, "an undo has no installer of NVIDIA's to install it from")
+            yield Left("irreversible", what, "an undo has no copy of NVIDIA's installer")
         elif installed == drivers[-1].name:
             # First, as it deletes files by their names, those of the packages of before as well.
             changes.insert(0, UninstallDriver(installed, f"{_name(run)} installed it"))

@@ -254,10 +254,10 @@ def restore(
 ) -> bool:
     """The last stage of the undo of a run, once all hosts are undone; whether it was made. `why`: nothing further may begin; "": it may."""
     if not all(member.host_ok and member.reason is None for member in members):
-        why = why or "not all hosts are undone"
+        why = why or "some hosts of the run are not undone"
     if why:
         reporter.note(
-            f"The cluster's objects stay: {why}. When the hosts are undone, `gpunode undo {recorded.id}` restores them."
+            f"The cluster's objects stay: {why}. Once all hosts are undone, `gpunode undo {recorded.id}` restores them."
         )
         return False
     try:
@@ -306,9 +306,9 @@ def _why_left(
     if not known:
         return "the host has left the inventory"
     if not known <= {*undone, *(host.name for host in session.hosts)}:
-        return "not in --limit" if change.of else "not all hosts of the run are in --limit"
+        return "--limit excludes its host" if change.of else "--limit excludes hosts of the run"
     noted = {*marked, *(each.title for each in recorded.objects)}
-    return "this undo does not reach it" if change.title in noted else "its state before is not in the record"
+    return "this undo does not reach it" if change.title in noted else "its earlier state was not recorded"
 
 
 def show_left(reporter: Reporter, members: Members, others: Sequence[tuple[str, str, str, str]] = ()) -> None:

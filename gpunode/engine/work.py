@@ -300,9 +300,7 @@ def _pause_plugin(
     outcome = converge.probe_and_plan(visit, emit)
     users = outcome.facts.gpu_users if outcome.facts else ()
     if gone and users and impact.disturbance(replace(member, outcome=outcome)).reboot:
-        notify(
-            f"no reload of the modules, as these use the GPUs: {few([str(user) for user in users], NAMED)}"
-        )
+        notify(f"no driver reload, as these use the GPUs: {few([str(user) for user in users], NAMED)}")
     return outcome
 
 
@@ -362,7 +360,7 @@ def wait_for_end(
             services = {key for pod in drain.work_on(api, node) if pod.service for key in (pod.uid, pod.name)}
             if idle and not before:
                 names = few([f"{pod.name} ({pod.standstill})" for pod in idle], NAMED)
-                notify(f"not waited for, as nothing runs there on GPUs: {names}")
+                notify(f"not waited for, since they do not run: {names}")
         outcome = converge.probe_and_plan(visit, emit_probe)
         users = users_of(outcome.facts.gpu_users if outcome.facts else (), services)
         if not users or time.monotonic() >= end or stopped():

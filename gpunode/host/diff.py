@@ -104,7 +104,7 @@ def _packages(change: Packages, most: int) -> str:
     if change.install:
         parts.append(f"install {_versions(change.install)}{held}")
     if change.release:
-        parts.append(f"release {few(change.release, most)}")
+        parts.append(f"unhold {few(change.release, most)}")
     if change.hold and not held:
         parts.append(f"hold {few(change.hold, most)}")
     return "; ".join(parts)

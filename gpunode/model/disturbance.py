@@ -24,7 +24,7 @@ class Disturbance:
     plugin: bool = False
 
     def __str__(self) -> str:
-        """For people: `reboot, restart of docker and kubelet, reload of the modules, driver packages`."""
+        """For people: `reboot, restart of docker and kubelet, driver reload, driver packages`."""
         return self.describe("reboot")
 
     def describe(self, reboot: str) -> str:
@@ -33,10 +33,10 @@ class Disturbance:
         parts = [
             reboot if self.reboot else "",
             f"restart of {units}" if units else "",
-            "reload of the modules" if self.modules else "",
+            "driver reload" if self.modules else "",
             "other MIG devices" if self.mig else "",
             "driver packages" if self.packages else "",
-            "reload of systemd, which takes the GPUs from containers" if self.devices else "",
+            "systemd reload (containers lose their GPUs)" if self.devices else "",
             "end of the device plugin" if self.plugin else "",
         ]
         return ", ".join(filter(None, parts))

@@ -69,7 +69,7 @@ def _administrator(file: File, trace: Trace) -> Writer:
     signs += [f"not as the package {trace.package} installed it"] if trace.package else []
     signs += [time.strftime("changed %Y-%m-%d", time.gmtime(file.mtime))] if file.mtime else []
     signs += [f"owned by uid {trace.uid}"] if trace.uid else []
-    return Writer("administrator", "hand or an unknown tool", ", ".join(signs))
+    return Writer("administrator", "an administrator or an unknown tool", ", ".join(signs))
 
 
 def of_change(facts: Facts | None, change: Change) -> Writer | None:
@@ -125,7 +125,7 @@ def sentence(facts: Facts | None, change: Change) -> str:
     rows = table(__package__, TABLE)
     release = rows["releases"].get(writer.code, "remove the file from that tool")
     setting = next(way for pattern, way in rows["settings"].items() if re.search(pattern, path))
-    return f"{text}, then it was changed again. To end that, {release}, or {setting}: gpunode then leaves the file alone"
+    return f"{text}; each time it was changed again. To end that, {release}. Or {setting}: gpunode then leaves the file alone"
 
 
 def cause(facts: Facts | None, change: Change) -> str:

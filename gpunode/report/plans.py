@@ -28,7 +28,7 @@ WORDS = {
     "declined": "declined",
 }
 NAMED, HOSTS, BATCHES = 5, 10, 5  # how many are shown: pods and processes of a host, hosts, batches
-LEGEND = "+ new  ~ changed  - removed  ! action: restart, load, refresh"
+LEGEND = "+ new  ~ changed  - removed  ! with an action: restart, load, refresh"
 SIGNS = {"+": "green", "~": "yellow", "-": "red", "!": "magenta"}
 LONG = 100  # characters of a step in one line
 LINES = 12  # of a host's plan; a longer one is shown by step
@@ -37,8 +37,8 @@ LINES = 12  # of a host's plan; a longer one is shown by step
 def sentence(disturbed: Disturbed) -> str:
     """`reboot, driver packages; no GPU pods or processes affected`; without names, so that equal plans read alike."""
     if not disturbed.what:
-        return "nobody"
-    reboot = "reload of the modules or reboot" if disturbed.reload else "reboot"
+        return "nothing"
+    reboot = "driver reload (reboot if that fails)" if disturbed.reload else "reboot"
     return f"{disturbed.what.describe(reboot)}; {_treatment(disturbed)}"
 
 

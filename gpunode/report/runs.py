@@ -58,10 +58,10 @@ def run_line(run: RunLine, width: int) -> list[Part]:
 
 
 def slowest(times: Sequence[Sequence[Any]]) -> str:
-    """`time of gpu-7, the slowest of 50: 4 min 12 s: packages 121 s, reboots 70 s …`, from rows of host, seconds and phases."""
+    """`slowest of 50 hosts: gpu-7, 4 min 12 s (packages 121 s, reboots 70 s …)`, from rows of host, seconds and phases."""
     host, seconds, phases = max(times, key=lambda row: float(row[1]))
-    among = f", the slowest of {len(times)}" if len(times) > 1 else ""
-    return f"time of {host}{among}: {Duration(seconds)}: {phases}"
+    among = f"slowest of {len(times)} hosts" if len(times) > 1 else "time"
+    return f"{among}: {host}, {Duration(seconds)} ({phases})"
 
 
 def deviations(rows: Sequence[Sequence[Any]]) -> Iterator[Part]:

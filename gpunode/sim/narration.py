@@ -80,7 +80,7 @@ def shorten(lines: Lines) -> Lines:
 
 def progress_ends(lines: Lines) -> Lines:
     """Of a command's progress, where no terminal shows it live: how many hosts ended how, and where the time went."""
-    return [line for line in lines if re.match(r" (\d+ (of \d+ )?hosts? |time of )", line)]
+    return [line for line in lines if re.match(r" (\d+ (of \d+ )?hosts? |time: |slowest of )", line)]
 
 
 class Show:

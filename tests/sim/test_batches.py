@@ -407,7 +407,7 @@ def test_a_host_of_the_control_plane_is_left_alone_unless_named(master: Demo):
     done = gpunode(master, "provision", "inventory.yaml", "--yes", "--json")
     assert done.returncode == 4, done.stdout + done.stderr
     outcome = next(line for line in of_kind(done, "plan") if line["host"] == "gpu-2")
-    assert outcome["error"] == "it is of the control plane, and the plan disturbs it: restart of docker"
+    assert outcome["error"] == "it belongs to the control plane, and the plan disturbs it: restart of docker"
     assert "`control_plane: true`" in outcome["hint"]
     assert docker_since(master, "gpu-2") == before
 

@@ -72,7 +72,7 @@ def test_a_runc_that_loses_devices_gets_their_links_by_a_unit_of_gpunodes(demo: 
         "write /etc/udev/rules.d/99-gpunode-dev-char.rules",
         "enable and restart gpunode-dev-char",
         "runc 1.1.4 passes systemd only devices with a link in /dev/char",
-        "disturbs reload of systemd, which takes the GPUs from containers; no GPU pods or processes affected",
+        "disturbs systemd reload (containers lose their GPUs); no GPU pods or processes affected",
     ):
         assert words in " ".join(planned.stdout.split()), planned.stdout
     done = gpunode(demo, "provision", "--yes")

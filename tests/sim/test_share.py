@@ -101,7 +101,7 @@ def test_enable_in_a_demo_without_a_scheduler_says_what_the_demo_shows(demo: Dem
     done = gpunode(demo, "share enable", "--yes")
     assert done.returncode == 1, done.stdout + done.stderr
     told = " ".join(done.stderr.split())
-    assert "This cluster is simulated: it has no kube-scheduler" in told
+    assert "This cluster is simulated and has no kube-scheduler" in told
     assert "`gpunode share inspect`, `fsck` and `simulate`" in told
 
 

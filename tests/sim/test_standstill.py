@@ -88,7 +88,7 @@ def test_the_run_that_repairs_a_driver_does_not_wait_for_the_pods_that_need_it(d
     assert [(entry["name"], entry["standstill"]) for entry in plan["disturbs"]["pods"]] == [
         ("default/train", "CrashLoopBackOff")
     ]
-    assert "not waited for, as nothing runs there on GPUs: default/train (CrashLoopBackOff)" in output(demo)
+    assert "not waited for, since they do not run: default/train (CrashLoopBackOff)" in output(demo)
     assert "waiting for default/train" not in output(demo)
     until(lambda: state(demo, "train") == "Running")
     assert pod(demo, "train")["metadata"]["uid"] == before
@@ -139,5 +139,5 @@ def test_a_budget_does_not_keep_a_pod_that_does_not_run_in_the_way(demo: Demo):
     finally:
         api.ask("DELETE", f"{BUDGETS}/never")
     assert code == 0, output(demo)
-    assert "not waited for, as nothing runs there on GPUs: default/web (" in output(demo)
+    assert "not waited for, since they do not run: default/web (" in output(demo)
     assert pod(demo, "web")["metadata"]["uid"] == before

@@ -145,4 +145,4 @@ def test_a_host_whose_journal_has_nothing_of_the_run_is_refused():
         refused = undo(demo, "last")
     assert refused.returncode == 4
     (outcome,) = of_kind(refused, "outcome")
-    assert "its journal has nothing of run" in outcome["error"]
+    assert "its journal has no entry of run" in outcome["error"]

@@ -245,11 +245,11 @@ def test_the_batches_are_shown_before_the_question(capsys):
     assert rows == [
         (1, ["a1", "b1"], ["a1"], [], []),
         (2, ["a2"], ["a2"], ["a2"], ["restart of docker"]),
-        (3, ["a3", "b2"], ["a3", "b2"], ["a3", "b2"], ["reboot", "reload of the modules or reboot"]),
+        (3, ["a3", "b2"], ["a3", "b2"], ["a3", "b2"], ["reboot", "driver reload (reboot if that fails)"]),
     ]
     assert (
         rounds.costs(members, 2, len(rows))
-        == "4 hosts and the cluster: 1 reboot, 1 reload of the modules (reboot if that fails), 1 restart of docker, "
+        == "4 hosts and the cluster: 1 reboot, 1 driver reload (reboot if that fails), 1 restart of docker, "
         "0 pods disturbed, 3 batches"
     )
     report = make(json=False, quiet=True)
@@ -257,7 +257,7 @@ def test_the_batches_are_shown_before_the_question(capsys):
     assert capsys.readouterr().out == (
         " batches   1.  a1\n"
         "           2.  a2: restart of docker\n"
-        "           3.  a3, b2: reboot; reload of the modules or reboot\n"
+        "           3.  a3, b2: reboot; driver reload (reboot if that fails)\n"
     )
     idle = rounds.batch_rows([(a1,), (b1,), (a3,)], members)
     report.rows("batch", ("batch", "hosts", "changes", "disturbed", "words"), idle)

@@ -160,7 +160,7 @@ def test_without_a_plugin_the_cluster_is_said_to_be_left_out(command: Command, v
     """The reason and the way out, and a last line that claims nothing of the cluster."""
     words = [verb, "--limit", "right", *(["--yes"] if verb == "provision" else [])]
     told = command(*words).output
-    assert "the inventory names no `cluster.plugin`" in told
+    assert "The inventory has no `cluster.plugin`" in told
     assert "plugin: {archive: plugin.tar}" in told
     assert told.splitlines()[-1].endswith("1 up to date; cluster not checked")
     assert last(command(*words, "--json"))["cluster"] is None
@@ -169,7 +169,7 @@ def test_without_a_plugin_the_cluster_is_said_to_be_left_out(command: Command, v
 def test_provision_says_before_it_asks_that_the_cluster_is_left_out(command: Command):
     """Who says yes knows to what."""
     told = command("provision", "--limit", "planned").output
-    assert "the inventory names no `cluster.plugin`" in told
+    assert "The inventory has no `cluster.plugin`" in told
 
 
 def test_hosts_that_the_plan_could_not_take_are_gone_on_with(command: Command, tmp_path, monkeypatch):

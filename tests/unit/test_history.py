@@ -117,7 +117,7 @@ def test_an_undo_names_labels_that_stay_with_the_reason(capsys):
     undo_cluster._show_left(session, (), read(made.path), undo_cluster.ClusterPlan(), {"c"})
     left = of_kind(jsonlines.parse(capsys.readouterr().out), "left")
     assert [(line["what"], line["why"]) for line in left if line["code"] == "cluster"] == [
-        ("labelled Node node-a", "not in --limit"),
+        ("labelled Node node-a", "--limit excludes its host"),
         ("labelled Node node-d", "the host has left the inventory"),
     ]
 

@@ -242,7 +242,7 @@ def test_a_gate_that_is_not_in_force_is_named_with_where_its_value_comes_from(
     link = kubelet.compare_gates(OK, outcome(arguments=arguments), told)
     assert (link.layer, link.status) == ("node", "broken")
     assert link.text == f"the running kubelet uses {shown}"
-    assert link.cause == f"KubeletPodResources=false is wished: {where}"
+    assert link.cause == f"KubeletPodResources=false is required: {where}"
     assert "systemctl restart kubelet.service" in link.fix
 
 

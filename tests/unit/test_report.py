@@ -704,7 +704,7 @@ def test_costs_and_signs_are_shown_where_no_terminal_can_be_asked(capsys):
         stdin.isatty.return_value = False
         assert not human.ask("1 host: 1 reboot. Forget them?")
     asked = capsys.readouterr()
-    assert asked.out.endswith("! action: restart, load, refresh\n")
+    assert asked.out.endswith("! with an action: restart, load, refresh\n")
     assert asked.err == " 1 host: 1 reboot. Forget them? no, as there is no terminal to ask\n"
 
 
@@ -729,7 +729,7 @@ XORG = GpuUser(900, "Xorg")
 @pytest.mark.parametrize(
     ("disturbed", "words", "names"),
     [
-        (Disturbed(Disturbance(), pods={}), "nobody", ""),
+        (Disturbed(Disturbance(), pods={}), "nothing", ""),
         (
             Disturbed(REBOOT, pods={}),
             "reboot, restart of docker and kubelet; no GPU pods or processes affected",
@@ -753,14 +753,14 @@ XORG = GpuUser(900, "Xorg")
         ),
         (
             Disturbed(Disturbance(reboot=True), "drain", 90, {"ml/train": {GPU: 1}}, reload=True),
-            "reload of the modules or reboot; drained first, 90 s at most",
+            "driver reload (reboot if that fails); drained first, 90 s at most",
             "ml/train (1 GPU)",
         ),
         (
             Disturbed(
                 Disturbance(modules=True, packages=("nvidia-open",)), "drain", 90, {"ml/train": {GPU: 1}}
             ),
-            "reload of the modules, driver packages; drained first, 90 s at most",
+            "driver reload, driver packages; drained first, 90 s at most",
             "ml/train (1 GPU)",
         ),
         (
@@ -770,12 +770,12 @@ XORG = GpuUser(900, "Xorg")
                 1800,
                 {"ml/m1": {MEMORY: 2}, "ml/both": {GPU: 1, MEMORY: 4}},
             ),
-            "reload of the modules; gpunode cordons the node first; work ends with it",
+            "driver reload; gpunode cordons the node first; work ends with it",
             "ml/m1 (2 of aliyun.com/gpu-mem), ml/both (1 GPU, 4 of aliyun.com/gpu-mem)",
         ),
         (
             Disturbed(Disturbance(modules=True), "kill", 1800, {}, (XORG,)),
-            "reload of the modules; gpunode cordons the node first; work ends with it",
+            "driver reload; gpunode cordons the node first; work ends with it",
             "Xorg (pid 900)",
         ),
         (

@@ -274,7 +274,7 @@ def test_pods_past_a_second_scheduler_are_named_with_the_fix():
     for scheduler in (None, SecondScheduler("kube-scheduler:v1.36.0")):
         strays.note(Inventory("", (), Cluster(share=Share(scheduler=scheduler))), pods, reporter)
     (words,) = notes
-    assert "2 pods ask for aliyun.com/gpu-mem past the scheduler gpunode" in words
+    assert "2 pods ask for aliyun.com/gpu-mem without the scheduler gpunode" in words
     assert "default/past, default/waits" in words
     assert "Set `schedulerName: gpunode`" in words
 

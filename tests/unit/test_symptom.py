@@ -97,15 +97,15 @@ def test_the_fix_of_an_explained_failure_names_the_pods_node():
 
 
 MISMATCH = "Failed to initialize NVML: Driver/library version mismatch"
-RIGHT = "host h1 is right now: module, library"
+RIGHT = "host h1 is OK now: module, library"
 
 
 @pytest.mark.parametrize(
     ("phase", "log", "right", "words"),
     [
-        ("Failed", MISMATCH, RIGHT, f"Nothing on the node: {RIGHT}. Replace the pod: it does not start again by itself: `kubectl delete pod -n default p`, then create it again, unless its Job does."),
+        ("Failed", MISMATCH, RIGHT, f"Nothing on the node: {RIGHT}. Replace the pod: it does not restart on its own: `kubectl delete pod -n default p`, then create it again, unless its Job does."),
         ("Failed", NO_LIBRARY, RIGHT, "unless its Job does. If it fails again, check NVIDIA_VISIBLE_DEVICES,"),
-        ("Failed", MISMATCH, "", "`gpunode provision --limit n1`\nAfter that, replace the pod: it does not start again by itself: `kubectl delete"),
+        ("Failed", MISMATCH, "", "`gpunode provision --limit n1`\nAfter that, replace the pod: it does not restart on its own: `kubectl delete"),
         ("Running", MISMATCH, RIGHT, "Drain the node"),
         ("Failed", OLD, RIGHT, "`gpunode provision --limit n1`"),
     ],

@@ -38,8 +38,8 @@ def test_every_change_has_a_phase():
 
 def test_the_slowest_host_has_a_line():
     rows = [("a", 12.2, Spent({"files": 12.2})), ("b", 251.6, Spent({"packages": 121.0, "reboots": 130.6}))]
-    assert slowest(rows) == "time of b, the slowest of 2: 4 min 12 s: packages 121 s, reboots 131 s"
-    assert slowest(rows[:1]) == "time of a: 12 s: files 12 s"
+    assert slowest(rows) == "slowest of 2 hosts: b, 4 min 12 s (packages 121 s, reboots 131 s)"
+    assert slowest(rows[:1]) == "time: a, 12 s (files 12 s)"
 
 
 def test_a_line_is_replaced_in_its_place_cut_to_the_terminal_and_taken_away():

@@ -322,7 +322,7 @@ def test_a_pause_without_a_run_names_what_there_is(under_way: Record, tmp_path):
     other.touch()
     with pytest.raises(UsageError, match=r"no run of .*other.yaml is under way on this machine") as caught:
         pause(cast("Any", None), other, cancel=False)
-    assert caught.value.hint == f"One of another inventory is: `gpunode pause {mine}`."
+    assert caught.value.hint == f"A run of another inventory is: `gpunode pause {mine}`."
     under_way.end()
     with pytest.raises(UsageError) as caught:
         pause(cast("Any", None), mine, cancel=False)

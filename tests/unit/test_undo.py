@@ -213,7 +213,7 @@ RUNTIME = [
 ]
 FABRIC = "nvidia-fabricmanager.service"
 PERSISTENCED = "nvidia-persistenced.service"
-STARTED = KernelModule("an apply that was killed has stopped them", services=(FABRIC,), fault="")
+STARTED = KernelModule("a killed apply has stopped them", services=(FABRIC,), fault="")
 STOPPED = Entry("a", "r1", kind="service", unit=FABRIC, enabled="enabled", active="active", state="disable")
 
 
@@ -428,7 +428,7 @@ SOFTWARE = [
     case(
         changed("uninstall_driver", name="570.1", state="570.1"),
         there(),
-        left=irreversible("driver 570.1", "an undo has no installer of NVIDIA's to install it from"),
+        left=irreversible("driver 570.1", "an undo has no copy of NVIDIA's installer"),
     ),
     # MIG.
     case(cut(None, ("1g.10gb",)), there_is(("1g.10gb",)), back(None, ("1g.10gb",))),
@@ -454,7 +454,7 @@ SOFTWARE = [
     case(
         Entry("a", "r1", kind="service", unit=DOCKER, enabled="disabled", active="active"),
         facts({}),
-        left=irreversible(DOCKER, "it ran before the run, so it stays enabled: to disable it would stop it"),
+        left=irreversible(DOCKER, "it ran before the run, so it stays enabled: disabling it would stop it"),
     ),
     case(
         Entry("a", "r1", kind="service", unit=FABRIC, enabled="disabled", active="inactive"),
@@ -467,7 +467,7 @@ SOFTWARE = [
     case(
         STOPPED,
         unit_is("", load="not-found"),
-        left=irreversible(FABRIC, "it does not exist any more, or is masked"),
+        left=irreversible(FABRIC, "it no longer exists, or is masked"),
     ),
     case(
         [STOPPED, package("a", "1", None)],

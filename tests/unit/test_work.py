@@ -64,7 +64,7 @@ def test_without_containers_and_refused_pods_there_is_no_link():
     [
         ([make_pod("train", gpus=1, owner="Job")], "kubectl -n ml delete pod train"),
         ([make_pod("train", gpus=1)], "kubectl -n ml get pod train -o yaml | kubectl replace --force -f -"),
-        ([], "kubectl -n ml delete pod train; its controller makes it again"),
+        ([], "kubectl -n ml delete pod train; its controller creates it again"),
     ],
 )
 def test_a_container_that_lost_its_gpus_is_named_with_what_starts_it_again(pods: Sequence[Pod], fix: str):
@@ -109,7 +109,7 @@ def test_a_container_outside_kubernetes_is_named_too():
 def test_containers_that_keep_their_gpus_and_those_of_which_nothing_is_known_are_counted():
     link = judge(make_pod("a", gpus=1), containers=[given("a"), given("b", lost=None)])
     assert link == Verdict.ok(
-        "work", "1 container can use the GPUs given to them; 1 more unknown on this host"
+        "work", "1 container can use the GPUs allocated to them; 1 more unknown on this host"
     )
 
 

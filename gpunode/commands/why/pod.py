@@ -162,12 +162,12 @@ def _describe_running(cluster: Cluster, pod: Object, text: str) -> tuple[str, li
 
 
 def _right_links(judged: tuple[Member, Sequence[Verdict]] | None) -> str:
-    """`host gpu-03 is right now: PCI, module, library`; "" for a host that is not, or that nobody probed."""
+    """`host gpu-03 is OK now: PCI, module, library`; "" for a host that is not, or that nobody probed."""
     member, chain = judged or (None, ())
     good = [each.layer for each in chain if each.status == "ok"]
     if member is None or not good or any(each.status == "broken" for each in chain):
         return ""
-    return f"host {member.host.name} is right now: {', '.join(good)}"
+    return f"host {member.host.name} is OK now: {', '.join(good)}"
 
 
 def _read_claims(api: Api, pod: Object) -> dict[str, Object | None]:

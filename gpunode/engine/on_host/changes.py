@@ -157,7 +157,7 @@ def service(this: Run, change: Message) -> Message:
     if unit in lost:
         sentence = "%s did not come back: %s" % (unit, lines[0])
     else:
-        sentence = "%s runs, but not all that worked before works: %s (%s)" % (
+        sentence = "%s runs, but something that worked before does not: %s (%s)" % (
             unit,
             ", ".join(sorted(lost)),
             lines[0],

@@ -30,7 +30,7 @@ Expected: TypeAlias = int | Mapping[str, int] | str | None
 None (any GPU)."""
 
 NO_POD = Problem("no-pod", "")
-UNLISTED = "not compared with what the host has: its MIG devices are not known (see NVML)"
+UNLISTED = "not compared with the host: its MIG devices are unknown (see NVML)"
 # The kubelet names the holder by UID alone where only init containers have the device.
 NAMES = "kubectl get pods -A -o custom-columns=:.metadata.uid,:.metadata.namespace,:.metadata.name"
 

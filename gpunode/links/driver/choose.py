@@ -86,7 +86,7 @@ def _replaces(host: Host, facts: Facts, names: PackageNames) -> tuple[str, ...]:
 def notes(host: Host, facts: Facts, driver: DriverSpec | None) -> tuple[str, ...]:
     if driver is None:
         if "nvidia" not in facts.modules:
-            return ("No nvidia module is loaded, and `driver: none` leaves that to others.",)
+            return ("No nvidia module is loaded, and with `driver: none` gpunode loads none.",)
         ahead = kernels.next_kernel(facts)
         return (f"Kernel {ahead} boots next and has no nvidia module.",) if ahead else ()
     running = facts.modules.get("nvidia")
@@ -233,7 +233,7 @@ def _flavour_of(facts: Facts, models: Sequence[pci.Model], run: RunFile) -> Flav
             return run.flavour
         raise CannotPlan(
             f"`driver.flavour: {run.flavour}`: {model_names(models)} need another kernel module of {run.version}",
-            hint="Leave `flavour` out: then the one is chosen that fits the GPUs.",
+            hint="Leave out `flavour`: gpunode then chooses the module that fits the GPUs.",
         )
     same = run.version in (facts.module_banner or "")
     return flavour_for(models, branch, loaded_flavour(facts) if same else None)

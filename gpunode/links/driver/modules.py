@@ -68,7 +68,7 @@ def load(facts: Facts, modules: tuple[str, ...], why: str) -> KernelModule:
 def start(facts: Facts, others: Collection[str]) -> Iterator[KernelModule]:
     """Start the daemons that are still `stopped`; the plan has another change for the `others`."""
     if units := tuple(unit for unit in stopped(facts) if unit not in others):
-        yield KernelModule("an apply that was killed has stopped them", services=units, fault="")
+        yield KernelModule("a killed apply has stopped them", services=units, fault="")
 
 
 def _mismatch(facts: Facts, driver: DriverSpec) -> str | None:

@@ -162,7 +162,9 @@ def _packages(
         yield versions.change_packages(facts, driver.why[0].upper() + driver.why[1:], install=rest, hold=hold)
     elif hold:
         yield versions.change_packages(
-            facts, "an upgrade by others would part library and loaded module", hold=hold
+            facts,
+            "an upgrade from outside would give the library another version than the loaded module",
+            hold=hold,
         )
 
 

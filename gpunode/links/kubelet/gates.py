@@ -253,7 +253,7 @@ def _cut(text: str, start: int, end: int, *, flow: bool = False) -> str:
 def reasons(desired: Desired, start: KubeletStart) -> str:
     """The desired gates that this start sets to another value, each with the reason for the desired state; "" for none."""
     names = (name for name, state in desired.gates.items() if start.gates.get(name) != state)
-    return "; ".join(f"{name}: {desired.gate_reasons.get(name, 'as wished')}" for name in names)
+    return "; ".join(f"{name}: {desired.gate_reasons.get(name, 'as required')}" for name in names)
 
 
 def missing(gates: Gates, start: KubeletStart) -> dict[str, bool | None]:
@@ -271,7 +271,7 @@ def write(
     """Write these texts, by path, which make the start `after`. Raises `refusal` where more than gates would change."""
     if not differ_only_in(before, after, desired.gates):
         raise refusal
-    why = reasons(desired, before) or "gates that are not wished"
+    why = reasons(desired, before) or "gates that must not be set"
     return tuple(
         change
         for path, text in texts.items()

@@ -57,7 +57,7 @@ def _where(seen: Facts, desired: Desired, start: KubeletStart, name: str) -> str
     """The place that a gate's value comes from, or should have come from."""
     shown = _format(name, desired.gates[name])
     running = seen.kubelet.arguments if seen.kubelet else ()
-    return f"{shown} is wished: {next(_places(seen, start, running, name))}"
+    return f"{shown} is required: {next(_places(seen, start, running, name))}"
 
 
 def _places(seen: Facts, start: KubeletStart, running: tuple[str, ...], name: str) -> Iterator[str]:

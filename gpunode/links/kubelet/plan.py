@@ -62,7 +62,7 @@ def _files(facts: Facts, start: KubeletStart, desired: Desired) -> Iterator[Writ
     if absent:
         path, content = _add(start, after, merged, gates, absent)
         texts[path] = content
-    why = merge.reasons(desired, start) or "gates that are not wished"
+    why = merge.reasons(desired, start) or "gates that must not be set"
     for path, content in texts.items():
         if path in start.config_files or (path == start.place.drop_in and "\nExecStart=" in content):
             yield from files.write(facts, path, content, why)  # systemd's check knows no repeated command

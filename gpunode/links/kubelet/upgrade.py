@@ -41,7 +41,7 @@ def lint(host: Host, facts: Facts, target: int) -> tuple[Problem, ...]:
         return (_unknown(f"its kubelet could not be read: {unreadable}", "Fix what the host reports."),)
     now = minor_of(facts)
     if facts.kubelet is None or now is None:
-        return (_unknown("no kubelet whose version is understood", "Make it a node first."),)
+        return (_unknown("no kubelet with a known version", "Make it a node first."),)
     if now > target:
         return ()
     try:

@@ -37,7 +37,7 @@ def why_closed(item: Object) -> Iterator[Problem]:
         lift: str = (
             cordon.FOLLOW
             if owner
-            else f"`kubectl uncordon {name}` lets pods come again; it disturbs none. Ask first why it was cordoned."
+            else f"`kubectl uncordon {name}` allows new pods; it disturbs none. First find out why the node was cordoned."
         )
         yield replace(
             problem, code=CORDONED, cause=by if who or moment else problem.cause, fix=lift, subject=name

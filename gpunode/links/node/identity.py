@@ -36,7 +36,7 @@ def find(host: Host, every: Sequence[Node], facts: Facts | None = None) -> Node:
             hint=nodes.join(every),
         )
     way = (
-        f"By its own files it is node `{right[0]}`: say so with `node: {right[0]}` in the inventory."
+        f"By its own files it is node `{right[0]}`: set `node: {right[0]}` in the inventory."
         if len(right) == 1
         else "Correct the hostname or the inventory's address; if it is a node under another name, name that with `node:`."
     )

@@ -47,7 +47,7 @@ def judge(api: Api, verdict: Verdict, state: State) -> Verdict:
     return Verdict.broken(
         "plugin",
         f"the node's condition is {shown}, the plugin's status {expected.status} ({expected.reason})",
-        "the plugin cannot write it, or another client has",
+        "the plugin cannot write it, or another client has changed it",
         f"See the log of {state.name}, and `kubectl describe node {node.name}`.",
         "condition-differs",
     )

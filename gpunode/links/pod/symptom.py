@@ -142,7 +142,7 @@ def add_new_pod(problem: Problem, pod: Object, right: str) -> Problem:
     owner = next(iter(pod["metadata"].get("ownerReferences") or ()), None)
     new = f"`kubectl delete pod -n {pod['metadata']['namespace']} {pod['metadata']['name']}`, then create it again"
     new += f", unless its {owner['kind']} does." if owner else "."
-    alone = f"it does not start again by itself: {new}"
+    alone = f"it does not restart on its own: {new}"
     if not right:
         return replace(problem, fix=lines((problem.fix, f"After that, replace the pod: {alone}")))
     fix = f"Nothing on the node: {right}. Replace the pod: {alone}"

@@ -75,7 +75,7 @@ def explain_refusal(pod: Object) -> Problem:
 
 def _describe(containers: Sequence[GpuContainer]) -> str:
     unknown = sum(container.lost is None for container in containers)
-    text = f"{several(len(containers) - unknown, 'container')} can use the GPUs given to them"
+    text = f"{several(len(containers) - unknown, 'container')} can use the GPUs allocated to them"
     return f"{text}; {unknown} more unknown on this host" if unknown else text
 
 
@@ -146,7 +146,7 @@ def _restart(container: GpuContainer, pods: Mapping[str, Object]) -> str:
     if pod := pods.get(container.pod or ""):
         return _delete(pod) if _has_controller(pod) else _replace(pod)
     if container.pod and container.name and "/" in container.name:
-        return "kubectl -n {} delete pod {}; its controller makes it again".format(
+        return "kubectl -n {} delete pod {}; its controller creates it again".format(
             *container.name.split("/", 1)
         )
     return f"Restart the container {name_of(container)} with what started it (`docker restart {name_of(container)}`)"

@@ -70,7 +70,7 @@ def read(text: str, path: str) -> dict[str, Any]:
     data = toml.read(text, path, KINDS, "containerd")
     if data.get("version", 1) not in PLUGINS:
         raise CannotPlan(
-            f"{path}: `version = {data['version']}` is none that gpunode knows (1 to 4)",
+            f"{path}: gpunode does not know `version = {data['version']}`, only 1 to 4",
             hint="Set `runtime: none` for this host and add the nvidia runtime by hand.",
         )
     return data
@@ -159,7 +159,7 @@ def containerd_toml(
         same = False
     if not same:
         raise CannotPlan(
-            f"{path}: the nvidia runtime cannot be merged into the way this file is written",
+            f"{path}: gpunode cannot add the nvidia runtime to this file's layout",
             hint=f"Add `[{'.'.join(root)}.runtimes.nvidia]` with BinaryName = {BINARY!r} by hand, "
             "or set `runtime: none` for this host.",
         )
@@ -187,7 +187,7 @@ def without_nvidia(text: str, original: str, path: str, *, second: bool) -> str:
         merge(desired, (*root, *at), value)
         text = toml.put(text, (*root, *at), value)
     if read(text, path) != desired:
-        raise CannotPlan(f"{path}: the nvidia runtime cannot be taken out of the way this file is written")
+        raise CannotPlan(f"{path}: gpunode cannot remove the nvidia runtime from this file's layout")
     return text
 
 

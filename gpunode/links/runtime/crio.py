@@ -165,7 +165,7 @@ def _files(facts: Facts, *, default: bool, waits: bool) -> Iterator[WriteFile]:
     for path, text in after.items():
         if text != before.get(path, ""):
             _parse(text, path)
-            yield from files.write(facts, path, text, why, wrong="does not have the nvidia runtime as wished")
+            yield from files.write(facts, path, text, why, wrong="does not have the planned nvidia runtime")
 
 
 def _nvidia(now: Settings) -> dict[str, Any]:

@@ -58,7 +58,7 @@ def plan(facts: Facts, _desired: Desired, *, default: bool) -> tuple[Change, ...
     """Add the runtime to a drop-in; restart the service while a drop-in is newer than it."""
     unit = _unit(facts)
     written = _drop_in(facts, default=default)
-    why = "so that what it makes of the drop-in is seen to work"
+    why = "so that its result of the drop-in is checked"
     reason = services.restart_reason(facts, unit, files.below(facts, FOLDER), changed=bool(written), why=why)
     merged = BROUGHT.read(facts)
     if not reason and merged and not is_right(merged, default=default):
@@ -98,7 +98,7 @@ def _drop_in(facts: Facts, *, default: bool) -> tuple[WriteFile, ...]:
         text, default=default, effective=merged or None, path=path, version=version, second=version > 2
     )
     why = nvidia.reason(default=default, binaries=nvidia_binaries(data.get(path, {}), version))
-    return files.write(facts, path, after, why, wrong="does not have the nvidia runtime as wished")
+    return files.write(facts, path, after, why, wrong="does not have the planned nvidia runtime")
 
 
 def _names_runtime(data: Mapping[str, Any]) -> bool:

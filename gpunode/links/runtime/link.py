@@ -127,7 +127,7 @@ def runtime(host: Host, facts: Facts, minor: int, start: KubeletStart) -> Runtim
         if other or served is None:
             uses = f"the kubelet uses {other} ({named})"
             raise CannotPlan(
-                uses if other else f"the kubelet's runtime endpoint {named} is none that gpunode knows",
+                uses if other else f"gpunode does not know the kubelet's runtime endpoint {named}",
                 hint="gpunode configures docker (by dockershim or cri-dockerd), containerd and CRI-O so far; use one of them.",
             )
     RUNTIMES[served].check(facts)

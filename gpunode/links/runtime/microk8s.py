@@ -57,7 +57,7 @@ containers, headline, state = BROUGHT.containers, BROUGHT.headline, BROUGHT.stat
 def plan(facts: Facts, _desired: Desired, *, default: bool) -> tuple[Change, ...]:
     """Add the runtime to the template; restart containerd while the template is newer than it."""
     written = _template(facts, default=default)
-    why = "it makes its configuration of the template at its start"
+    why = "it writes its configuration from the template at its start"
     reason = services.restart_reason(facts, UNITS[0], (TEMPLATE,), changed=bool(written), why=why)
     settings = BROUGHT.read(facts)
     if not reason and not (settings and is_right(settings, default=default)):
@@ -83,7 +83,7 @@ def _template(facts: Facts, *, default: bool) -> tuple[WriteFile, ...]:
     why = nvidia.reason(default=default)
     if nvidia.is_operators(nvidia_binaries(now)):
         why += f"; {nvidia.WRITES_BACK} ({ADDON} ends that)"
-    return files.write(facts, TEMPLATE, after, why, wrong="does not have the nvidia runtime as wished")
+    return files.write(facts, TEMPLATE, after, why, wrong="does not have the planned nvidia runtime")
 
 
 def _imports(facts: Facts) -> tuple[str, ...]:

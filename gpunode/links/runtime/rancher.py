@@ -56,7 +56,7 @@ class Rancher:
         for scalar in rancher.values(settings, "data-dir"):
             raise CannotPlan(
                 f"{scalar.path}: {self.product.title} keeps its files in {scalar.value} (data-dir), which gpunode does not read",
-                hint="gpunode drives it in its default folder so far; remove the host from the inventory.",
+                hint="gpunode supports only its default folder; remove the host from the inventory.",
             )
 
     def plan(self, facts: Facts, desired: Desired, *, default: bool) -> tuple[Change, ...]:
@@ -87,7 +87,7 @@ class Rancher:
         text, works = files.text(facts, path) or "", _is_right(self.brought.read(facts), default=default)
         after = _merge_template(text, path, self.product.title, default=default, works=works)
         why = "pods get GPUs from the nvidia runtime; this template replaces the built-in one"
-        return files.write(facts, path, after, why, wrong="does not hold the nvidia runtime as wished")
+        return files.write(facts, path, after, why, wrong="does not have the planned nvidia runtime")
 
     def _setting(self, facts: Facts, desired: Desired, *, default: bool) -> tuple[WriteFile, ...]:
         path = self._template_file(facts)

@@ -75,7 +75,7 @@ def plan(facts: Facts, desired: Desired) -> tuple[Change, ...]:
     # By its version where it comes only with this plan: a later round may do nothing that was not shown.
     makes = desired.toolkit_version[:3] > MADE_BY_NONE if comes else MAKES in unit_text
     if theirs and not makes and (lacks_uvm(facts) or drop_in is not None):
-        why = "the unit of some toolkits lists device files only where something has made them"
+        why = "some toolkits' unit lists only existing device files"
         changes = files.write_own(facts, DROP_IN, why)
         # The specification's is that of the start
         written += tuple(replace(change, fault="") for change in changes)
@@ -86,7 +86,7 @@ def plan(facts: Facts, desired: Desired) -> tuple[Change, ...]:
     name = UNIT if theirs else OWN
     why = f"{reason}; it is written again as the driver changes"
     at_boot = f"the reboot starts it: {reason}"
-    other = "its MIG devices become others" if mig.changes_devices(facts, desired) else ""
+    other = "its MIG devices change" if mig.changes_devices(facts, desired) else ""
     fault = problem(facts) or other
     return (*before, *start_with_driver(facts, desired, name, written, why, at_boot, fault))
 

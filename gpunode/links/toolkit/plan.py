@@ -121,7 +121,7 @@ def plan_sources(facts: Facts, desired: Desired) -> tuple[Change, ...]:
     if changes or tools or driver_plan.missing(facts, desired) or missing(facts, desired):
         return (
             *changes,
-            Packages(f"{system.name} must know what its sources hold now", refresh=True, fault=""),
+            Packages(f"{system.name} must read its sources again", refresh=True, fault=""),
             *tools,
         )
     return ()
@@ -187,11 +187,11 @@ def plan_config(facts: Facts, desired: Desired) -> tuple[Change, ...]:
         below, named = low_level(facts), list(toml.lookup(data, TABLE[:1]).get(TABLE[1]) or USUAL)
         if below not in named:
             text = toml.put(text, TABLE, [below, *named])
-            reasons.append(f"NVIDIA's runtime starts the one below it, {below}, only where it is named here")
+            reasons.append(f"NVIDIA's runtime starts the one below it, {below}, only if it is named here")
     if not reasons:
         return ()
     why = "; ".join(dict.fromkeys(reasons))
-    return files.write(facts, CONFIG, text, why, wrong="does not have what is wished")
+    return files.write(facts, CONFIG, text, why, wrong="lacks planned settings")
 
 
 def _scatters(facts: Facts, name: str) -> bool:

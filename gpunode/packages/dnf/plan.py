@@ -93,7 +93,7 @@ def plan_tools(facts: Facts, desired: Desired) -> tuple[Change, ...]:
     holds = PackageNames(family).holds
     release = releases.release(facts.os)
     if holds not in facts.packages and not (release and release.locks):
-        why = f"without this plugin {family} holds no version, and an upgrade by others parts library and module"
+        why = f"without this plugin {family} cannot hold versions, and an upgrade from outside gives the library another version than the loaded module"
         changes.append(versions.change_packages(facts, why, install=(PackageSpec(holds),)))
     return tuple(changes)
 

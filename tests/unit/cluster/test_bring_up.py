@@ -342,7 +342,7 @@ def test_a_plan_names_nodes_in_the_hands_of_the_gpu_operator(
     other = daemonset("nvidia-device-plugin-daemonset", "nvcr.io/nvidia/k8s-device-plugin:v0.20.0")
     fake.put(other | {"metadata": other["metadata"] | {"namespace": namespace}})
     label = "nvidia.com/gpu.deploy.device-plugin"
-    words = f"a: in the hands of the GPU Operator (label {label}=true). Hand over one node at a time:"
+    words = f"a: managed by the GPU Operator (label {label}=true). Hand over one node at a time:"
     assert (words in noted(**{label: value})) == named
 
 

@@ -130,7 +130,7 @@ def test_a_host_of_the_control_plane_is_disturbed_only_when_named(
     assert after.outcome is not None
     assert after.outcome.status == status
     if status == "refused":
-        assert after.outcome.why == "it is of the control plane, and the plan disturbs it: reboot"
+        assert after.outcome.why == "it belongs to the control plane, and the plan disturbs it: reboot"
         assert (
             "`control_plane: true`" in after.outcome.problem.fix
             or "`cluster.plugin`" in after.outcome.problem.fix

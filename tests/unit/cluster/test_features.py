@@ -202,7 +202,7 @@ def test_a_running_gpu_feature_discovery_keeps_its_labels(command: Any, fake: Fa
     add_node(fake, "gpu-1", 2, labels=theirs)
     left = command("--overwrite")
     assert left.exit_code == 0, left.output
-    assert "left to it" in left.output
+    assert "leaves these labels alone" in left.output
     assert features(fake) == theirs
 
 

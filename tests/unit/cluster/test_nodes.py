@@ -96,7 +96,7 @@ def test_a_host_that_goes_for_a_wrong_node_learns_which_it_is():
     )
     with pytest.raises(ClusterError) as caught:
         identity.find(host("x"), fleet, seen)
-    assert "it is node `gpu-02.example.org`: say so with `node: gpu-02.example.org`" in caught.value.hint
+    assert "it is node `gpu-02.example.org`: set `node: gpu-02.example.org`" in caught.value.hint
 
 
 def test_a_node_tells_which_machine_it_is():

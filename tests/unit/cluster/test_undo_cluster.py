@@ -454,7 +454,7 @@ def test_a_resumed_undo_has_the_objects_if_its_run_has_undone_the_other_hosts(
     assert (progress.state, progress.why) == (ended, "why")
 
 
-@pytest.mark.parametrize(("noted", "left"), [(False, ["its state before is not in the record"]), (True, [])])
+@pytest.mark.parametrize(("noted", "left"), [(False, ["its earlier state was not recorded"]), (True, [])])
 def test_an_undo_names_labels_whose_state_before_no_record_has(runs: Runs, noted: bool, left: list[str]):
     """As of an older gpunode, which recorded no marks. Where there are some, a node without any was left as it is."""
     made = runs.begin()
@@ -482,7 +482,7 @@ def test_objects_that_an_undo_could_not_restore_make_it_fail(
 
 @pytest.mark.parametrize(
     ("status", "first"),
-    [("changed", "Undone: b. Hosts without a change: a. "), ("failed", "Hosts without a change: a. ")],
+    [("changed", "Undone: b. No change needed: a. "), ("failed", "No change needed: a. ")],
 )
 def test_the_end_of_an_undo_names_the_hosts_that_it_has_changed(
     status: Literal["changed", "failed"], first: str
@@ -490,7 +490,7 @@ def test_the_end_of_an_undo_names_the_hosts_that_it_has_changed(
     reporter = mock.Mock()
     partly = Member(Host("b", Ssh("b")), Outcome("b", status, applied=(REMOVAL,), left=()))
     undoing.report_undone((partly, Member(BEFORE, Outcome("a", "right", left=()))), (), reporter)
-    assert str(reporter.note.call_args_list[0].args[0]).startswith(f"{first}Nothing was verified")
+    assert str(reporter.note.call_args_list[0].args[0]).startswith(f"{first}An undo does not verify")
 
 
 @pytest.mark.parametrize(

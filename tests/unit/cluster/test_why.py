@@ -253,9 +253,7 @@ def test_a_failed_pod_of_a_host_that_is_right_by_now_is_to_be_replaced(why: Why,
         monkeypatch.setattr(chains, "judge", lambda *_, judged=judged: judged)
         (reason,) = read(why("pod", "ml/a", "--json"))[1]
         fixes.append(reason["fix"])
-    assert fixes[0].startswith(
-        "Nothing on the node: host h1 is right now: module, library. Replace the pod: "
-    )
+    assert fixes[0].startswith("Nothing on the node: host h1 is OK now: module, library. Replace the pod: ")
     assert "kubectl delete pod -n ml a" in fixes[0]
     assert fixes[1].startswith("Drain the node")
 
