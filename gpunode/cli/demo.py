@@ -173,8 +173,8 @@ def add(
 
 @app.command("stop", short_help="End a running demo and remove its folder.")
 def stop(name: Name = None) -> None:
-    """End a running demo and remove its folder. Without a name: those begun in the current folder, or whose folder it is; and remove
-    the remains of killed demos. Other users' demos stay, and those with a run under way.
+    """End a running demo and remove its folder. Without a name: those started in this folder, or the one in whose
+    folder you are. Also removes folders of killed demos. Other users' demos stay, and those with a run under way.
 
     Example: gpunode demo stop
     """

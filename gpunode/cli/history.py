@@ -107,7 +107,7 @@ def pause(
     json: options.Json = False,
 ) -> None:
     """End the run of this inventory after its batch: hosts already started are finished, no other is started. The run ends with
-    exit code 8 if hosts are left; `gpunode resume` continues it, and a `forget` the same command. Connects to nothing.
+    exit code 8 if hosts are left; `gpunode resume` continues it. A `forget` continues with the same command.
 
     Works for a run of this user on this machine, from any terminal, until the run has ended.
 

@@ -133,8 +133,8 @@ def image(
     `cluster.plugin.archive`.
 
     Needs no docker: pip fetches the pinned libraries, checked by hash. docker load and ctr images import take the archive, too.
-    The same base, gpunode and Python make the same file, byte for byte. With the base's version of Python here, modules are
-    compiled.
+    The same base, gpunode and Python make the same file, byte for byte. If this computer has the base's version of Python, the
+    modules are compiled.
 
     Example: gpunode plugin image --base python.tar
     """

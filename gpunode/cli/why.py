@@ -15,13 +15,13 @@ app = typer.Typer(no_args_is_help=True)
 
 @app.callback()
 def why() -> None:
-    """Explain, from the symptom, why a pod has no GPU, a node offers too few, or a GPU is unused.
+    """Explain why a pod, a node or a GPU does not work: the cause and the fix.
 
     Example: gpunode why pod ml/train-7
     """
 
 
-@app.command(short_help="Why it is Pending, fails, or has no GPU.")
+@app.command(short_help="Why a pod is Pending, fails or has no GPU.")
 @visits_hosts
 def pod(
     *,
@@ -51,15 +51,15 @@ def pod(
         return why_pod(work, name, namespace_of_pod, hosts=not common.alone)
 
 
-@app.command(short_help="Why it takes no pods, or offers fewer GPUs than it has.")
+@app.command(short_help="Why a node takes no pods or offers too few GPUs.")
 @visits_hosts
 def node(
     *,
     name: Annotated[str, typer.Argument(help="The node.", metavar="NODE", show_default=False)],
     common: options.InCluster,
 ) -> int:
-    """Explain why a node offers fewer GPUs than it has, is NotReady, cordoned or tainted: by whom, since when, and the fix. For
-    a healthy node: its GPUs and their pods.
+    """Explain why a node takes no pods or offers too few GPUs: NotReady, cordoned, tainted, a broken link; by whom, since when,
+    and the fix. For a healthy node: its GPUs and their pods.
 
     A kubeconfig is enough. With an inventory, its host is probed, and the first broken link of its chain is named. Changes
     nothing. Exit code 1: a cause is named; 0: the node is fine.
@@ -72,14 +72,14 @@ def node(
         return why_node(work, name, hosts=not common.alone)
 
 
-@app.command(short_help="Its node, its pod, and why it takes no pods.")
+@app.command(short_help="Why a GPU takes no pods; its node and its pods.")
 @visits_hosts
 def gpu(
     *,
     gpu: options.Gpu,
     common: options.InCluster,
 ) -> int:
-    """Show a GPU's node and pod, and explain why it is unhealthy, cordoned or not accepted.
+    """Explain why a GPU takes no pods: unhealthy, cordoned or not accepted. Also shows its node and its pods.
 
     A kubeconfig is enough. With an inventory, the hosts are asked for a GPU that no device plugin lists. Changes nothing. Exit
     code 1: a cause is named; 0: the GPU is fine; 7: the GPU is unknown.

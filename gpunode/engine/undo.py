@@ -169,7 +169,7 @@ def _containers(mine: Journal, made: Iterable[Change], facts: Facts) -> Iterable
     units = {unit for name, each in runtimes.RUNTIMES.items() if name != "docker" for unit in each.UNITS}
     configured = units & {entry.unit for entry in mine if entry.path}
     if configured and impact.removed_toolkit(facts, made):
-        why = "those that NVIDIA's runtime started cannot be stopped before the next reboot"
+        why = "containers of NVIDIA's runtime cannot be stopped before the next reboot"
         yield Left("irreversible", "running containers", why)
 
 

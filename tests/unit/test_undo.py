@@ -175,7 +175,7 @@ RELOADED = KernelModule("of another version before run r1; no process uses the G
 NVIDIA = there(("nvidia",)).modules
 LOAD = KernelModule(WHY, load=("nvidia", "nvidia_uvm", "nvidia_modeset"))
 DRIVER, TOOLKIT = "libnvidia-ml1", "nvidia-container-toolkit"
-STUCK = "those that NVIDIA's runtime started cannot be stopped before the next reboot"
+STUCK = "containers of NVIDIA's runtime cannot be stopped before the next reboot"
 
 
 def older(name: str) -> Packages:
