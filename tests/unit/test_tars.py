@@ -37,11 +37,20 @@ def test_links_are_followed_within_the_archive(tmp_path):
 
 
 def test_an_archive_without_all_of_its_headers_is_damaged(tmp_path):
-    """Python's tarfile takes the first that is cut off, or wrong, for the archive's end; a size without end ends in a ValueError."""
+    """Python's tarfile takes the first that is cut off, or wrong, for the archive's end; others end it with errors of any type, or late."""
     first, second, endless = (tarfile.TarInfo(name) for name in ("first", "second", "endless"))
     endless.pax_headers = {"size": "9" * 30}
     whole = first.tobuf() + second.tobuf()
-    for damaged in (whole[:-100], whole[:600] + b"?" + whole[601:], endless.tobuf(tarfile.PAX_FORMAT)):
+    digits, nested, huge = (tarfile.TarInfo("header") for _ in range(3))
+    digits.type = nested.type = huge.type = tarfile.XHDTYPE
+    digits.size, huge.size = 600_000, 1 << 80
+    minutes = digits.tobuf() + b"9" * digits.size + b"\0" * 64
+    for damaged in (
+        whole[:-100],
+        whole[:600] + b"?" + whole[601:],
+        endless.tobuf(tarfile.PAX_FORMAT),
+        *(part + whole for part in (minutes, nested.tobuf() * 3000, huge.tobuf(tarfile.GNU_FORMAT))),
+    ):
         (tmp_path / "tar").write_bytes(damaged)
         with pytest.raises(tars.BROKEN), tars.open_archive(tmp_path / "tar"):
             pass

@@ -252,10 +252,10 @@ def _layer(path: str, read: Open, name: str, diff: str) -> tuple[Layer, dict[str
                 f"{path}: layer {name} is damaged: its SHA-256 is {whole.partition(':')[2]}, the image names {diff.partition(':')[2]}",
                 hint="Copy or save the base again.",
             )
-        with read(name) as file, tarfile.open(fileobj=file) as tar:
+        with read(name) as file:
             inside = {
-                _place(member.name): f"/{member.linkname}" if member.islnk() else member.linkname
-                for member in tar
+                _place(name): f"/{member.linkname}" if member.islnk() else member.linkname
+                for name, member in tars.Archive(file).members.items()
             }
     except (KeyError, FileNotFoundError):
         raise UsageError(
