@@ -20,7 +20,7 @@ from gpunode.engine.member import Member
 from gpunode.errors import NO_RIGHTS, AgentFailed, HostError, Problem, SudoRefused, Unreachable
 from gpunode.explain import explain
 from gpunode.links.capacity.link import judge_offer
-from gpunode.links.driver.link import judge_nvml, repair
+from gpunode.links.driver.link import repair
 from gpunode.links.node import parse
 from gpunode.links.plugin.daemonset import State
 from gpunode.links.plugin.link import judge_image, judge_plugin
@@ -140,14 +140,13 @@ def test_a_lost_gpus_commands_name_the_node_not_the_host(words: tuple[str, ...])
     seen = replace(seen, smi_error="No devices were found", kubelet=kubelet)
     assert "kubectl drain rack7-n3 " in first(host, seen).fix
     assert "kubectl drain n7 " in first(replace(host, node="n7"), seen).fix
-    outcome = converge.plan_host(host, seen, None)
-    assert outcome.desired
-    assert outcome.desired.kubelet
-    start = replace(
-        outcome.desired.kubelet, argv=("kubelet", "--hostname-override=n8")
-    )  # as k3s' kubelet-arg
-    outcome = replace(outcome, desired=replace(outcome.desired, kubelet=start))
-    assert "kubectl drain n8 " in judge_nvml(outcome, seen).fix
+
+
+@pytest.mark.parametrize("text", ["node-name: N8", "node-name: n9\nkubelet-arg+: [hostname-override=n8]"])
+def test_a_lost_gpus_commands_name_the_node_of_k3s_settings(text: str) -> None:
+    host, seen = cases.right("k3s")
+    seen = cases.overlaid(seen, {"files": {"/etc/rancher/k3s/config.yaml.d/50.yaml": text}})
+    assert "kubectl drain n8 " in first(host, replace(seen, smi_error="No devices were found")).fix
 
 
 def test_a_fabric_manager_that_does_not_run_breaks_nvml():

@@ -75,6 +75,11 @@ def read(facts: Facts, place: Place) -> KubeletStart:
     service = start.read(facts, place)
     problem, argv = service.problem, ["kubelet"]
     try:
+        # source: k3s' pkg/daemons/agent; the kubelet's own arguments come after it
+        argv += [
+            f"--hostname-override={name[2:]}"
+            for name in _arguments(facts, product, service, "node-name")[-1:]
+        ]
         argv += _arguments(facts, product, service, ARG)
     except CannotPlan as error:
         problem = error.message.splitlines()[-1]
