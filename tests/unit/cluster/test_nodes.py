@@ -263,7 +263,7 @@ def test_a_node_is_named_after_its_gpus():
         ("NVIDIA GH200 480GB", "nvidia-gh200"),
         *(
             (f"NVIDIA {name}", f"nvidia-{name.lower()}")
-            for name in ["A2", "A16", "A10G", "L4", "L40", "L40S", "T4G"]
+            for name in ["A2", "A16", "A10G", "A10M", "L2", "L4", "L40", "L40S", "T4G"]
         ),
         *(
             (f"NVIDIA {name}", f"nvidia-{name.lower()}")
@@ -274,7 +274,10 @@ def test_a_node_is_named_after_its_gpus():
         ("NVIDIA RTX PRO 6000 Blackwell Server Edition", "nvidia-rtx-pro-6000"),
         ("NVIDIA H200 NVL", "nvidia-h200-141gb"),
         ("Tesla P100-PCIE-16GB", "nvidia-tesla-p100"),
-        ("NVIDIA RTX A4000", ""),
+        ("NVIDIA H800 NVL", "nvidia-h800-nvl"),
+        ("NVIDIA A100-SXM-64GB", "nvidia-a100-64gb"),
+        ("NVIDIA RTX A4000", "nvidia-rtx-a4000"),
+        ("Tesla V100-SXM2-32GB-LS", "nvidia-tesla-v100"),
         ("NVIDIA GeForce RTX 3090 Ti", ""),
     ],
 )
