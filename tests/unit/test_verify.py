@@ -119,8 +119,8 @@ def test_the_fix_is_provision_only_where_it_would_change_something(
             "Failed to initialize NVML: Unknown Error",
             "",
         ),
-        ({"smi_error": "GPU1: GPU is lost"}, "GPU1: GPU is lost", "gpus-missing"),
-        ({"gpus": []}, "0 of 1 GPUs answer; missing: 0000:19:00.0", "gpus-missing"),
+        ({"smi_error": "GPU1: GPU is lost"}, "GPU1: GPU is lost", "gpus-silent"),
+        ({"gpus": []}, "0 of 1 GPUs answer; missing: 0000:19:00.0", "gpus-silent"),
     ],
 )
 def test_an_nvidia_smi_that_does_not_list_all_gpus_breaks_nvml(seen: dict, text: str, code: str):

@@ -15,7 +15,7 @@ from gpunode.contract.usage import Gpu
 from gpunode.engine.member import Member
 from gpunode.engine.session import Session
 from gpunode.errors import Problem, UsageError
-from gpunode.links.driver.link import MISSING, repair
+from gpunode.links.driver.link import SILENT, repair
 from gpunode.links.machine.pci import driven
 from gpunode.links.node import Node, parse
 from gpunode.links.node.closed import why_closed
@@ -41,12 +41,17 @@ def why_gpu(session: Session, text: str, *, hosts: bool) -> int:
     ((usage, gpu),) = seen
     item = cluster.node(usage.node)
     problems = [*judge_gpu(gpu, parse(item)), *why_closed(item)]
-    broken = chains.broken_links(chains.judge(cluster, [usage.node]))
-    beside = () if gpu.unhealthy else tuple(each for each in usage.gpus if _is_lost(each))
+    judged = chains.judge(cluster, [usage.node])
+    broken = chains.broken_links(judged)
+    listed = {each.uuid for member, _ in judged.values() if member.facts for each in member.facts.gpus}
+    answers = not gpu.unhealthy and (
+        not listed or gpu.uuid in listed
+    )  # by a plugin that may not know yet, and by the host
+    beside = tuple(each for each in usage.gpus if _is_lost(each)) if answers else ()
     problems += [
         problem
         for problem in broken.values()
-        if not problem.subject and not (beside and problem.code == MISSING)
+        if not problem.subject and not (beside and problem.code == SILENT)
     ]
     users = [f"{user.pod} ({user.units} {user.resource})" for user in gpu.users or ()]
     state = "not known to be free" if gpu.users is None else "free"

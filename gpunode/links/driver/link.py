@@ -19,7 +19,7 @@ from gpunode.planning.versions import branch_of
 from gpunode.wording import Advice, Command, page
 
 UNMANAGED = "`driver: none` leaves the driver to you: install it or load its module; reboot if module and library differ."
-MISSING = "gpus-missing"  # verdict's code: NVML lists or reaches fewer GPUs than the bus has
+SILENT = "gpus-silent"  # verdict's code: NVML lists or reaches fewer GPUs than the bus has
 ON_HOST = ("reboot", "reset-gpu", "reset-fabric")  # actions whose command is one
 
 
@@ -152,7 +152,7 @@ def judge_nvml(outcome: Outcome, seen: Facts) -> Verdict:
         fix = fix_by_plan(outcome, "NVML", repair(node_name(outcome, seen)), "driver")
         meaning = explain(error)
         lost = meaning is not None and meaning.code in ("gpu-lost", "gpu-unreachable")
-        return Verdict.broken("NVML", error, why, fix, MISSING if lost else "")
+        return Verdict.broken("NVML", error, why, fix, SILENT if lost else "")
     listed = {gpu.pci.lower()[-12:] for gpu in seen.gpus}
     expected = driven(seen.pci)
     missing = [device.address for device in expected if device.address.lower()[-12:] not in listed]
@@ -163,7 +163,7 @@ def judge_nvml(outcome: Outcome, seen: Facts) -> Verdict:
             "a GPU on the bus that NVML does not list has fallen off, failed to initialise, or is not "
             "supported by this driver",
             fix_by_plan(outcome, "NVML", repair(node_name(outcome, seen)), "driver"),
-            MISSING,
+            SILENT,
         )
     joined = judge_by_plan(outcome, "NVML", f"{len(seen.gpus)} GPUs answer", "fabric", "mig")
     return joined if joined.status == "broken" else _judge_fabric(seen) or _judge_answers(seen)

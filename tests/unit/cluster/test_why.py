@@ -377,7 +377,7 @@ def test_a_healthy_gpu_beside_a_lost_one_is_fine_and_the_lost_one_is_named(
     add_node(fake, "n1", 2, labels=GPU_NODE)
     lost = replace(gpu("GPU-2b", unhealthy=Reason("gpu-lost", "GPU is lost")), index="1")
     use(monkeypatch, NodeUsage("n1", (gpu("GPU-1a", "ml/a"), lost)))
-    wrong = {"n1": Problem("gpus-missing", "GPU1: GPU is lost", fix="Reboot.", layer="NVML")}
+    wrong = {"n1": Problem("gpus-silent", "GPU1: GPU is lost", fix="Reboot.", layer="NVML")}
     monkeypatch.setattr(chains, "broken_links", lambda *_: wrong)
 
     fine = why("gpu", "n1/0", "--json")
@@ -387,10 +387,18 @@ def test_a_healthy_gpu_beside_a_lost_one_is_fine_and_the_lost_one_is_named(
         read(fine)[0]["text"]
         == "GPU-1a is GPU 0 (H100) of node n1, healthy and in use by ml/a (1 nvidia.com/gpu). GPU 1 of its node is Unhealthy: `gpunode why gpu n1/1` shows the fix"
     )
-    for code, missing in (("gpu-lost", "NVML"), ("xid-94", "gpus-missing")):
+    for code, missing in (("gpu-lost", "NVML"), ("xid-94", "gpus-silent")):
         wrong["n1"] = replace(wrong["n1"], code=missing)
         use(monkeypatch, NodeUsage("n1", (gpu("GPU-1a"), replace(lost, unhealthy=Reason(code, "x")))))
         assert [each["code"] for each in read(why("gpu", "n1/0", "--json"))[1]] == [missing]
+
+    use(monkeypatch, NodeUsage("n1", (gpu("GPU-1a"), lost)))  # and its host lists another alone
+    host, facts = cases.right()
+    there = Member(
+        host, Outcome("n1", "right", replace(facts, gpus=(replace(facts.gpus[0], uuid="GPU-3c"),)))
+    )
+    monkeypatch.setattr(chains, "judge", lambda *_: {"n1": (there, ())})
+    assert [each["code"] for each in read(why("gpu", "n1/0", "--json"))[1]] == ["gpus-silent"]
 
 
 def test_a_gpu_that_nobody_lists_is_looked_for_in_the_acceptances(why: Why, fake: FakeApi, monkeypatch):
