@@ -65,7 +65,7 @@ class Problem:
 
     `layer`: the link of verify's chain that it belongs to. `subject`: the host, node or GPUs that it is about. `fix`: the next
     thing to do, in the imperative. `holders`: pods whose end fixes it, as namespace/name, or a UID where that is all that is known.
-    `writers`: codes of who wrote the files that are wrong, as planning/writers has them.
+    `writers`: codes of who wrote the files that are wrong, as planning/writers has them. `hosts`: several that have it alike.
     """
 
     code: str
@@ -76,6 +76,7 @@ class Problem:
     fix: str = ""
     holders: tuple[str, ...] = ()
     writers: tuple[str, ...] = ()
+    hosts: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         return about(self.subject, lines((self.what, self.cause)))

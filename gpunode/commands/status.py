@@ -105,7 +105,8 @@ def show_status(
             reporter, node.node, owned.get(node.node) or (reason and replace(reason, subject=node.node))
         )
     if refused and (reason := refused[0].reason):
-        reporter.problem(replace(reason, subject=", ".join(node.node for node in refused)))
+        names = tuple(node.node for node in refused)
+        reporter.problem(replace(reason, subject=", ".join(names), hosts=names))
     numbers = totals(usages)
     unhealthy = [
         node.node

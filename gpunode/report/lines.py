@@ -113,7 +113,10 @@ class Lines:
 
     def problem(self, problem: Problem, host: str | None = None) -> None:
         code = {"code": problem.code} if problem.code else {}
-        self._write({"type": "error", "host": host, "error": str(problem), "hint": problem.fix, **code})
+        hosts = {"hosts": problem.hosts} if problem.hosts else {}
+        self._write(
+            {"type": "error", "host": host, "error": str(problem), "hint": problem.fix, **code, **hosts}
+        )
 
     def note(self, text: str) -> None:
         self._write({"type": "note", "message": text})

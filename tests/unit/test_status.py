@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from dataclasses import replace
 from types import SimpleNamespace
@@ -171,6 +172,8 @@ def test_a_right_that_is_missing_for_all_nodes_is_named_once(monkeypatch):
     assert overlook.show_status(session, selected=False, hosts=False) == REFUSED  # type: ignore[arg-type]
     (call,) = reporter.problem.call_args_list
     assert str(call.args[0]) == "a, b, c, d: this user may not"
+    Lines(quiet=False, out=(out := io.StringIO())).problem(*call.args)
+    assert json.loads(out.getvalue())["hosts"] == [*"abcd"]
     assert not reporter.note.called  # `verify` would find no broken link
     other = NodeUsage("e", reason=Problem("no-plugin", "none runs there"))
     monkeypatch.setattr(overlook, "read_usage", lambda *_: (*refused[:2], other))

@@ -143,7 +143,7 @@ def test_a_lost_gpus_commands_name_the_node_not_the_host(words: tuple[str, ...])
 
 
 @pytest.mark.parametrize("text", ["node-name: N8", "node-name: n9\nkubelet-arg+: [hostname-override=n8]"])
-def test_a_lost_gpus_commands_name_the_node_of_k3s_settings(text: str) -> None:
+def test_a_lost_gpus_commands_name_the_node_of_k3s_settings(text: str):
     host, seen = cases.right("k3s")
     seen = cases.overlaid(seen, {"files": {"/etc/rancher/k3s/config.yaml.d/50.yaml": text}})
     assert "kubectl drain n8 " in first(host, replace(seen, smi_error="No devices were found")).fix
