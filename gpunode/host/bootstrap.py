@@ -230,9 +230,12 @@ def explain(
 
 
 def _sudo_error(host: str, stderr: str) -> SudoRefused | None:
-    """sudo's refusal, by its English messages (the command sets LC_ALL=C)."""
-    needs = r"a password is required|a terminal is required|no tty present|must have a tty"
-    if re.search(r"incorrect password|Sorry, try again|no password was provided", stderr):
+    """The refusal of sudo or sudo-rs, by their English messages (the command sets LC_ALL=C)."""
+    needs = (
+        r"a password is required|terminal is required|no tty present|interactive authentication is required"
+    )
+    wrong = r"incorrect (password|authentication)|(Sorry|failed), try again|no password was provided"
+    if re.search(wrong, stderr):
         return PasswordRefused(
             host, "sudo does not accept the password", hint="Run again with the right password."
         )
@@ -242,7 +245,13 @@ def _sudo_error(host: str, stderr: str) -> SudoRefused | None:
             "sudo needs a password (or a terminal)",
             hint="Run again with -K to enter the password, or allow this user NOPASSWD in sudoers.",
         )
-    if re.search(r"not in the sudoers file|is not allowed to (execute|run)|may not run sudo", stderr):
+    if "must have a tty" in stderr:
+        return SudoRefused(
+            host,
+            "sudo works only in a terminal (requiretty)",
+            hint="Add `Defaults:USER !requiretty` to the host's sudoers, with the name of this login.",
+        )
+    if re.search(r"not in the sudoers file|not allowed to (execute|run)|may not run|I can't do that", stderr):
         return SudoRefused(
             host,
             "sudo does not let this user become root",

@@ -317,8 +317,11 @@ def test_a_python_that_is_too_old_is_told_so(machine: Machine, stdin: bytes):
 
 SUDO = [
     ("sudo: a password is required", "sudo needs a password (or a terminal)"),
-    ("sudo: sorry, you must have a tty to run sudo", "sudo needs a password (or a terminal)"),
+    ("sudo: interactive authentication is required", "sudo needs a password (or a terminal)"),
+    ("sudo: sorry, you must have a tty to run sudo", "sudo works only in a terminal (requiretty)"),
     ("Sorry, try again.\nsudo: 3 incorrect password attempts", "sudo does not accept the password"),
+    ("sudo: Maximum 1 incorrect authentication attempts", "sudo does not accept the password"),
+    ("sudo: I'm sorry ops. I'm afraid I can't do that", "sudo does not let this user become root"),
     (
         "Sorry, user ops is not allowed to execute '/usr/bin/python3 -I' as root on gpu-07.",
         "sudo does not let this user become root",
@@ -333,7 +336,7 @@ SUDO = [
 
 @pytest.mark.parametrize(("words", "message"), SUDO)
 def test_sudos_refusals_are_understood(machine: Machine, stdin: bytes, words: str, message: str):
-    """Its own words, as sudo 1.9 writes them, with the remark on the host's name that is nobody's concern."""
+    """Its own words, as sudo 1.9 and sudo-rs write them, with the remark on the host's name that is nobody's concern."""
     machine.program("id", "echo 1000")
     machine.program(
         "sudo", f'echo "sudo: unable to resolve host gpu-07: Name or service not known\n{words}" >&2; exit 1'
