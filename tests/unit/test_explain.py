@@ -427,7 +427,7 @@ def test_an_unknown_line_ends_with_its_own_exit_code():
 )
 def test_a_number_that_nvidia_does_not_list_is_named(text: str, name: str):
     done = CliRunner().invoke(app, ["explain", text])
-    assert (done.exit_code, f" {name} is not in NVIDIA's catalogue" in done.stderr) == (7, True)
+    assert (done.exit_code, f" {name} is not in gpunode's copy" in done.stderr) == (7, True)
     assert done.stdout == ""
 
 
