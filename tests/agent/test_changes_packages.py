@@ -303,6 +303,20 @@ def test_apts_own_words_about_a_lock_are_understood(host: Host):
     assert (failed["code"], failed["error"]) == ("apt-locked", "apt is in use by apt-get (pid 4242)")
 
 
+@pytest.mark.parametrize("step", ["dpkg", "apt-mark"])
+def test_dpkgs_own_words_about_a_lock_are_understood(host: Host, step: str):
+    """They end with advice about the lock's file."""
+    host.apt()
+    host.write("/var/lib/dpkg/updates/0001", "")
+    host.write("/proc/4242/cmdline", "/usr/bin/unattended-upgrade\0")
+    locked = "dpkg: error: dpkg frontend lock was locked by another process with pid 4242\nSee <https://…>.\n"
+    host.program("dpkg", "echo amd64")
+    host.program(step, f'case "$*" in *--print*) echo amd64;; *) {said(locked, 2)}\nesac')
+    failed = host.fail(Packages("why", install=(PackageSpec("hello"),), hold=("hello",)))
+    error = "apt is in use by unattended-upgrade (pid 4242)"
+    assert (failed["code"], failed["error"]) == ("apt-locked", error)
+
+
 def test_a_host_without_apt_is_told_so(host: Host):
     """The other package managers are not spoken yet."""
     assert (

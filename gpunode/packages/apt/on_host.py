@@ -98,6 +98,7 @@ def hold(this: Run, names: List[str], verb: str = "hold") -> None:
     wait_for_apt(this)
     answer = run("apt-mark", verb, *names, timeout=180)
     if answer.status:
+        refuse_locked(answer.message)
         sentence = "apt-mark %s: %s" % (verb, last(answer.message, 1)[0])
         raise Failure("apt-failed", sentence, last(answer.message, 5))
 
@@ -122,6 +123,7 @@ def finish_interrupted(this: Run) -> None:
     this.progress("dpkg was interrupted earlier; finishing its work")
     status, text = run_exclusively(this, ["dpkg", "--force-confdef", "--force-confold", "--configure", "-a"])
     if status:
+        refuse_locked(text)
         raise dpkg_failure(text)
 
 
@@ -170,10 +172,18 @@ def apt_get(this: Run, *arguments: str) -> Tuple[int, str]:
     finally:
         os.close(write_end)
     reader.join(1)
-    if status and re.search(r"Could not get lock|Unable to (acquire|lock)", text):
-        held = re.search(r"held by process (\d+)", text)
-        raise locked_failure("apt", int(held.group(1)) if held else None)
+    if status:
+        refuse_locked(text)
     return status, text
+
+
+def refuse_locked(text: str) -> None:
+    """Raises Failure if another process took a lock of apt's or dpkg's after `wait_for_apt`."""
+    if re.search(
+        r"Could not get lock|Unable to (acquire|lock)|dpkg .*(is|was) locked by another process", text
+    ):
+        held = re.search(r"(?:held by process|with pid) (\d+)", text)
+        raise locked_failure("apt", int(held.group(1)) if held else None)
 
 
 def follow_apt(this: Run, stream: BinaryIO) -> None:
