@@ -1,7 +1,5 @@
 """What is computed once for the threads of all hosts."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable
 from typing import Any, Generic, ParamSpec, TypeVar

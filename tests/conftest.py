@@ -1,7 +1,5 @@
 """What this machine cannot run is skipped, with the reason at the end of the run."""
 
-from __future__ import annotations
-
 import functools
 import gc
 import json

@@ -3,8 +3,6 @@
 What a process of its own proves (imports, the console script, a bare host's shell) stays in tests of its own.
 """
 
-from __future__ import annotations
-
 import atexit
 import contextlib
 import functools

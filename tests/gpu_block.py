@@ -3,8 +3,6 @@
 python -m tests.gpu_block [pytest's arguments]. Without a GPU it says so and succeeds.
 """
 
-from __future__ import annotations
-
 import datetime
 import json
 import subprocess

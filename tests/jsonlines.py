@@ -1,7 +1,5 @@
 """The kinds of JSON lines (kinds.yaml) as a page and as JSON Schema, with which every line of the tests is compared."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from functools import cache

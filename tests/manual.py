@@ -3,8 +3,6 @@
 `tar -xf gpunode-share.tar.xz -C ~/.local` brings them where man, bash and fish look.
 """
 
-from __future__ import annotations
-
 import io
 import sys
 import tarfile

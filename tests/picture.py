@@ -1,7 +1,5 @@
 """docs/run.svg, the picture of a run on top of the README: `make picture` writes it, from a demo's own output."""
 
-from __future__ import annotations
-
 import io
 import os
 import re

@@ -1,7 +1,5 @@
 """docs/reference out of the code: `python -m tests.reference` writes it, tests/unit/test_reference.py compares it."""
 
-from __future__ import annotations
-
 import inspect
 import re
 from collections.abc import Iterator

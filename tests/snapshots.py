@@ -1,7 +1,5 @@
 """What is on a host, to compare before and after: of simulated hosts, and of the lab's, where the text of `files` runs in the host."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 

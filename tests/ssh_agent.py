@@ -1,7 +1,5 @@
 """An SSH agent for tests."""
 
-from __future__ import annotations
-
 import base64
 import socket
 import subprocess

@@ -1,7 +1,5 @@
 """A small SSH server on loopback for tests: real keys, real exec, one thread a connection."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import queue

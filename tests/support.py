@@ -3,8 +3,6 @@
 A row says what gpunode plans for a bare host, so it is a case itself. What ran on more than tables stands in RAN.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import groupby

@@ -1,7 +1,5 @@
 """A program in a real pseudoterminal: its screen as text, keys into it."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 import pty

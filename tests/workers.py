@@ -3,8 +3,6 @@
 Processes of pytest-xdist each import and collect all of them.
 """
 
-from __future__ import annotations
-
 import atexit
 import itertools
 import os

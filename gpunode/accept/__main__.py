@@ -3,8 +3,6 @@
 Needs the driver and Python's standard library. Changes no setting of a GPU.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

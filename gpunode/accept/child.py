@@ -5,8 +5,6 @@ begin when a line comes back, {"leaves": "bus"} after them, {"memory_mib": …} 
 "not_measured": …} after each stage, with "error" and "done" after the last. CUDA_VISIBLE_DEVICES names the GPU. SECONDS: of its transfers.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import sys

@@ -1,7 +1,5 @@
 """Children that measure a GPU each: all at once, their transfers one after the other, none waited for longer than its stages may take."""
 
-from __future__ import annotations
-
 import json
 import os
 import selectors

@@ -1,7 +1,5 @@
 """What NVML reports about one GPU before, under and after load. A call that the driver does not know leaves its reason."""
 
-from __future__ import annotations
-
 import statistics
 import threading
 from collections.abc import Callable, Iterator, Mapping

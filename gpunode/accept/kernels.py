@@ -1,7 +1,5 @@
 """The kernels of the measurements, in PTX 6.0 for sm_50: the driver compiles them for any GPU since Maxwell."""
 
-from __future__ import annotations
-
 THREADS = 256  # of a block
 COPIED = 4 * 16 * THREADS  # bytes that a block of `copy` moves
 UNIT = 16  # bytes that a thread of `fill` and `check` has

@@ -5,8 +5,6 @@ On a host of Kubernetes, a GPU that a pod has is in use, though the pod may not 
 In a process of its own: a driver that hangs hangs this one alone. Exit status 2: there is no driver.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import sys

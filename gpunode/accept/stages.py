@@ -3,8 +3,6 @@
 Sizes grow until a launch takes long enough to be timed, so that slow GPUs end in time and fast ones are filled.
 """
 
-from __future__ import annotations
-
 import ctypes
 import statistics
 import time

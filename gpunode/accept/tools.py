@@ -1,7 +1,5 @@
 """NVIDIA's own tools, where they are installed: run with a deadline, and their verdicts and figures read."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

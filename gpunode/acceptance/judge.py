@@ -1,7 +1,5 @@
 """Judges measured GPUs: rules that hold for all, the model's peak figures, and the median of the same GPUs of the fleet."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """The record of an acceptance: what was measured on which GPUs, with which driver and kernel, and until when it counts."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -3,8 +3,6 @@
 Heavy libraries are imported by the commands that use them, so that `--help` and completion stay fast.
 """
 
-from __future__ import annotations
-
 import atexit
 import os
 import signal

@@ -1,7 +1,5 @@
 """`gpunode explain`: from the line of an error to its cause."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 

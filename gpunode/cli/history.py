@@ -1,7 +1,5 @@
 """`gpunode history`, `show`, `pause` and `undo`: the recorded runs of this operator."""
 
-from __future__ import annotations
-
 import dataclasses
 from pathlib import Path
 from typing import Annotated

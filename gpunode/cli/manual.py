@@ -1,7 +1,5 @@
 """`gpunode help`: the documents' pages, which the package brings."""
 
-from __future__ import annotations
-
 from typing import Annotated, Any
 
 import typer

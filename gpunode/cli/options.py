@@ -1,7 +1,5 @@
 """Options that several commands share, each declared once; what the shell completes of them; and the commands that take them."""
 
-from __future__ import annotations
-
 import dataclasses
 import inspect
 import os

@@ -1,7 +1,5 @@
 """stdin, stdout and stderr: closed ones, terminals that lack characters, disks that are full."""
 
-from __future__ import annotations
-
 import codecs
 import contextlib
 import io

@@ -1,7 +1,5 @@
 """Values of options that need no check of their own. Typer checks each by pydantic, whose import is a tenth of a plan's start."""
 
-from __future__ import annotations
-
 import os
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`gpunode plugin`: the bundled device plugin in the cluster."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 

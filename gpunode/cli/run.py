@@ -1,7 +1,5 @@
 """`gpunode run`: sample workloads on the GPUs, cleaned up afterwards."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 import typer

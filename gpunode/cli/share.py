@@ -1,7 +1,5 @@
 """`gpunode share`: GPUs shared by memory, placed GPU by GPU; and `kubectl inspect gpunode`, a program of its own."""
 
-from __future__ import annotations
-
 import re
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Mistakes of a command line, answered with what to write."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """`gpunode why`: from a symptom to its cause."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 import typer

@@ -4,8 +4,6 @@ A dry run asks quotas, limits, pod security, policies and webhooks, and keeps no
 controller's, so what counts by user (PodSecurityPolicies, exemptions) may differ.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 

@@ -1,7 +1,5 @@
 """The control plane: its nodes, and the health of API server and etcd."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Collection, Iterable
 from http import HTTPStatus

@@ -4,8 +4,6 @@ A holder is alive while its Lease changes; no clocks are compared, as in Kuberne
 tools/leaderelection). A wrong clock takes no Lease from its holder.
 """
 
-from __future__ import annotations
-
 import math
 import threading
 import time

@@ -1,7 +1,5 @@
 """Why a pod is not admitted or scheduled: the API server's and the scheduler's sentences, each with its fix (`obstacles.yaml`). Pure."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 from typing import Literal

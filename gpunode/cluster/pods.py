@@ -1,7 +1,5 @@
 """Pods: their requests, their state, and why they do not run, as scheduler, kubelet and runtime report it."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Sequence
 from contextlib import suppress

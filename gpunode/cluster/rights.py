@@ -1,7 +1,5 @@
 """The rights that the kubeconfig's user needs, asked of the API server before any change."""
 
-from __future__ import annotations
-
 import json
 import secrets
 from collections.abc import Iterable, Iterator, Mapping, Sequence

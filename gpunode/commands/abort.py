@@ -1,7 +1,5 @@
 """Ends the apply of an earlier run on hosts."""
 
-from __future__ import annotations
-
 from gpunode.engine import converge, exit_codes
 from gpunode.engine.converge import Ended
 from gpunode.engine.fleet import Visit

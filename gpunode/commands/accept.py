@@ -1,7 +1,5 @@
 """Accepts the free GPUs of hosts: measures them in pods, judges the figures, keeps the record."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """A fleet by cause: what is broken, each once, with its hosts and one fix for all of them."""
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Take one GPU of a host out of scheduling, or give it back; its running pods stay."""
 
-from __future__ import annotations
-
 import getpass
 import socket
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Hosts that differ from most of their group, and GPUs that are missing where a run knew them."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path

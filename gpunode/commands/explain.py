@@ -1,7 +1,5 @@
 """Explains lines of a log and codes, out of gpunode's tables. Connects to nothing."""
 
-from __future__ import annotations
-
 from gpunode.engine.reporter import ForPrograms, Reporter
 from gpunode.explain import NAMED, SXID, XID, explain_lines
 from gpunode.wording import page, several

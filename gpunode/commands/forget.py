@@ -1,7 +1,5 @@
 """Takes hosts out of gpunode's hands: shows what goes and what stays, asks, then works batch after batch as `provision` does."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace

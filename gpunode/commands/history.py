@@ -1,7 +1,5 @@
 """Recorded runs of this operator: a list, or one with its plan, its answers, its ends and its times. Connects to nothing."""
 
-from __future__ import annotations
-
 import shlex
 import time
 from collections import Counter

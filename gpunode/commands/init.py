@@ -1,7 +1,5 @@
 """The hosts of a first inventory: from ssh's configuration, a cluster's nodes, or names."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterable, Sequence
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """`gpunode label`: the accelerator label by the GPUs' model, labels as of GPU feature discovery, and extended resources counted by hand."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Mapping
 

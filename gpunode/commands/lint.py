@@ -1,7 +1,5 @@
 """Reports what an upgrade of Kubernetes would break on the hosts. Changes nothing."""
 
-from __future__ import annotations
-
 from gpunode.engine import chain, converge, exit_codes
 from gpunode.engine.fleet import Visit
 from gpunode.engine.member import outcomes

@@ -1,7 +1,5 @@
 """Ends a run on this machine before its next batch, from another terminal. Connects to nothing."""
 
-from __future__ import annotations
-
 import shlex
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Pending changes of hosts and cluster, shown and not applied."""
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Iterator, Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The bundled device plugin on the nodes of a session's hosts: deployed, inspected, removed."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """`gpunode run`: vectoradd, nvidia-smi, and a notebook: Jupyter on a GPU, how to reach it, and its removal."""
 
-from __future__ import annotations
-
 import shlex
 
 from gpunode.cluster import pods, rights

@@ -1,7 +1,5 @@
 """The scheduler extender: deploys it and makes the cluster's scheduler ask it, or removes it."""
 
-from __future__ import annotations
-
 import getpass
 import secrets
 import socket

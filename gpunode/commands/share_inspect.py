@@ -1,7 +1,5 @@
 """Allocations of shared GPUs: shows them, finds and repairs mismatches, simulates pods."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """The GPUs of a cluster now: node, GPU, and its users."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """`gpunode support-bundle`: what somebody needs who is to help, as one archive, without secrets."""
 
-from __future__ import annotations
-
 import io
 import json
 import os

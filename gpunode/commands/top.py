@@ -1,7 +1,5 @@
 """The fleet as it is now: what the cluster answers, and the record of the last run, as one `Overview`."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace

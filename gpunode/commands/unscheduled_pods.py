@@ -1,7 +1,5 @@
 """Pods that request memory of GPUs, but are not placed by the second scheduler."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 
 from gpunode.cluster.api.kinds import Object

@@ -1,7 +1,5 @@
 """Report every host's chain, from the PCI bus to a finished CUDA pod, link by link."""
 
-from __future__ import annotations
-
 import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence

@@ -5,8 +5,6 @@ start). The kubelet writes it after an allocation, before the container starts, 
 when a pod ends. Format: pkg/kubelet/cm/devicemanager/checkpoint in Kubernetes.
 """
 
-from __future__ import annotations
-
 import base64
 import json
 import re

@@ -1,7 +1,5 @@
 """The node's condition GpuReady, which the plugin writes where it is asked to: made from its status. Writer and reader share it. Pure."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 
 from .status import CORDONED, STARTING, Status

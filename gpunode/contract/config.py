@@ -3,8 +3,6 @@
 The options' names are those of NVIDIA's device plugin: as a flag, in the environment, in the file.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Collection, Sequence

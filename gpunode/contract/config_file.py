@@ -4,8 +4,6 @@ A key that neither knows is an error that names it. Keys of NVIDIA's that have n
 IGNORED_KEYS and logged.
 """
 
-from __future__ import annotations
-
 import errno
 import logging
 import os

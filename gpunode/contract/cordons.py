@@ -4,8 +4,6 @@ It is in the kubelet's directory for device plugins, in the plugin's own folder:
 plugin, the host or the API server starts again. A kubelet that starts removes files of that directory, but no folders.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass

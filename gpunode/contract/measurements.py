@@ -3,8 +3,6 @@
 It has figures and no judgement: the CLI compares them. Programs read `code`; `text` is for people.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace

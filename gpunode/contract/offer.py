@@ -10,8 +10,6 @@ unchanged. Unlike there, every GPU counts with its own size, an id encodes its s
 choose the GPU.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import count

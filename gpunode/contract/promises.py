@@ -5,8 +5,6 @@ for a whole pod (pkg/utils/pod.go of its extender), ACK's hold indexes by contai
 GPU's UUID, which stays when indexes change.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Times as the cluster's API writes them. Pure."""
 
-from __future__ import annotations
-
 import time
 
 DAY = 86400.0  # seconds

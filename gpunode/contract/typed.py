@@ -1,7 +1,5 @@
 """JSON, read into the types that its readers declare. Pure."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from dataclasses import MISSING, fields, is_dataclass

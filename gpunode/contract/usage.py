@@ -1,8 +1,6 @@
 """How a node's GPUs are used now: one versioned document, served on request at `/gpus`. Writer and reader share this
 module. Pure."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import asdict, dataclass
 

@@ -13,8 +13,6 @@ can cause it at will. 154 reports a changed recovery action, which the plugin's 
 An Xid in none of these sets counts as RESET.
 """
 
-from __future__ import annotations
-
 from enum import Enum
 
 

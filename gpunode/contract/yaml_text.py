@@ -4,8 +4,6 @@ Scalars of a `Document` follow YAML 1.2, as in editors that check a file against
 booleans, so `host_key_check: off` is a word and a host may be called `no`.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,8 +1,6 @@
 # ruff: noqa: E402 (asyncio first)
 """`python -m gpunode.deviceplugin`: offers this node's GPUs to the kubelet until SIGTERM or SIGINT."""
 
-from __future__ import annotations
-
 import sys
 
 # asyncio does without TLS, as in a Python without it: OpenSSL is 4 MiB. What speaks to an API server imports it then.

@@ -1,7 +1,5 @@
 """A bound on connections. Any pod of the cluster can connect, and each connection takes memory and a descriptor."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Generic, TypeVar
 

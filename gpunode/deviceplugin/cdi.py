@@ -8,8 +8,6 @@ besides its devices.
 Format: https://github.com/cncf-tags/container-device-interface/blob/main/SPEC.md
 """
 
-from __future__ import annotations
-
 import errno
 import json
 import os

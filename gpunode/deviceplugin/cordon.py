@@ -1,7 +1,5 @@
 """Follows the file of cordoned GPUs: they are Unhealthy while they are in it. Running containers keep them."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import logging

@@ -4,8 +4,6 @@
 source: etc/default-counters.csv of NVIDIA/dcgm-exporter for names and units, its README for labels; nvml.h for NVML's units
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any

@@ -1,7 +1,5 @@
 """Discovers GPUs through NVML and keeps the node's state current: one health watch per GPU, a rescan every 60 s."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import logging

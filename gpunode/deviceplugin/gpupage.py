@@ -1,7 +1,5 @@
 """The page `/gpus`: what each GPU does now, and who has it."""
 
-from __future__ import annotations
-
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence

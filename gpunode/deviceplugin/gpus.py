@@ -3,8 +3,6 @@
 `nvml` is a `nvml.Nvml` wherever it is a parameter.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -7,8 +7,6 @@ every GPU that reads two variables out of the container's environment
 the hook, nothing reports that. So the variables are set only where all requirements are known to be met.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Logging of this package's programs: one line per event, on standard error."""
 
-from __future__ import annotations
-
 import json
 import logging
 import sys

@@ -1,7 +1,5 @@
 """Counters, and the HTTP server for them and the current state: /metrics for Prometheus, /healthz, /readyz."""
 
-from __future__ import annotations
-
 import asyncio
 import socket
 import struct

@@ -5,8 +5,6 @@ nvidia-ml-py has 8,000 lines for all of NVML, and takes 2 MiB. Signatures, sizes
 a test compares them with nvidia-ml-py's.
 """
 
-from __future__ import annotations
-
 import ctypes
 from collections.abc import Callable, Sequence
 from ctypes import byref, c_char, c_char_p, c_int, c_int64, c_ubyte, c_uint, c_ulonglong, c_void_p

@@ -1,7 +1,5 @@
 """Puts the plugin together for one configuration and runs it: discovery, servers, metrics, published status, readiness."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import os

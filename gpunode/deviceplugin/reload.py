@@ -1,8 +1,6 @@
 """The configuration and its reload, from flags, environment and a file, or one of several files by node label; and the
 signals on which work ends or begins again."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import logging

@@ -6,8 +6,6 @@ allocations by resource and id: a device that is offered now by another resource
 it.
 """
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Calls that may hang, such as NVML's, in threads beside the event loop."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import threading

@@ -3,8 +3,6 @@
 Needs the driver (libcuda.so.1) and the standard library, nothing else: no CUDA toolkit, no image of gigabytes.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import math

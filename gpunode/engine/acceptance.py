@@ -1,7 +1,5 @@
 """Accepts nodes: pods measure the free GPUs, the judge compares them, and the record is kept here and on the node."""
 
-from __future__ import annotations
-
 import io
 import json
 import os

@@ -1,7 +1,5 @@
 """What the records of acceptances say of hosts as they are now. `verify` and `provision` read them; `engine/acceptance` writes them."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Sequence
 from contextlib import suppress
 from dataclasses import replace

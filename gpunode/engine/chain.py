@@ -1,7 +1,5 @@
 """The chain below Kubernetes, a list of links: what a probe reads, the decision, the plan and the verdicts are walks over it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The cluster's changes, shown before they are accepted, and by `gpunode plan`."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 

@@ -1,7 +1,5 @@
 """Hosts of the control plane: disturbed only when named, one at a time, while API server and etcd are healthy."""
 
-from __future__ import annotations
-
 from collections.abc import Collection
 from dataclasses import replace
 

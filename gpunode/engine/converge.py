@@ -4,8 +4,6 @@ A round is one exec: the answer to an apply holds new facts. Changes that depend
 planned in the next round, which is shown and accepted like the first.
 """
 
-from __future__ import annotations
-
 import getpass
 import secrets
 import socket

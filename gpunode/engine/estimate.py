@@ -1,7 +1,5 @@
 """What a run costs: its batches, what they interrupt, and how long it takes, without its waits for work to end."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence

@@ -1,7 +1,5 @@
 """How a run ended, as the documented exit code."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 from gpunode.engine import gate

@@ -1,7 +1,5 @@
 """Many hosts at once, each over its one connection. One host's failure is an outcome, never an exception."""
 
-from __future__ import annotations
-
 import queue
 import time
 import traceback

@@ -1,7 +1,5 @@
 """Takes a host out of gpunode's hands: the changes that leave nothing of gpunode's on it, and what has to stay. Pure."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """Gates: commands of the operator's machine that decide whether a batch may begin."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

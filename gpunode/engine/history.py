@@ -1,7 +1,5 @@
 """The records of earlier runs: reading and finding them, and what they tell a new run. The files and their lines are record's."""
 
-from __future__ import annotations
-
 import fcntl
 import json
 import math

@@ -1,7 +1,5 @@
 """The work on the GPUs that the hosts' plans disturb: found before anything is shown or asked."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace

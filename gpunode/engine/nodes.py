@@ -1,7 +1,5 @@
 """Which nodes of the cluster the hosts are, and their labels."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """Where the time of a host goes, from the start of its batch to its proof, by phase."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Mapping
 

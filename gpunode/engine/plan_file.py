@@ -4,8 +4,6 @@ It says what is to change by the identities of the changes, each with its text. 
 It has no secret, and no content of a file but its redacted diff.
 """
 
-from __future__ import annotations
-
 import getpass
 import hashlib
 import json

@@ -1,7 +1,5 @@
 """Prerequisites of a host's plan: a Python for the agent, and NVIDIA's repositories with their keys."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 

@@ -1,8 +1,6 @@
 """The cluster's links of hosts, in order: node, plugin, capacity, pod. `provision` makes them, `verify` changes nothing; both judge them
 by the same functions. After a broken link a host takes no further part."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace

@@ -1,7 +1,5 @@
 """What the runs of all commands share: their hosts as planned, record, Lease, batch after batch, and what the end reports."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext

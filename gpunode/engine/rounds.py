@@ -1,7 +1,5 @@
 """Rounds of plan and apply over hosts, until no plan is left or a host does not converge; and the batches of those hosts."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """One run of a command over the selected hosts: their visits, and the reporter."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace

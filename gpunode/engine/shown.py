@@ -1,7 +1,5 @@
 """A host's plan as users see it, on a terminal, on a page and in a file: text, without secrets. Pure."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import time

@@ -3,8 +3,6 @@
 `originals` and `brought` are for others who need a host's state before gpunode.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace

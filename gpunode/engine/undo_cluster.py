@@ -1,7 +1,5 @@
 """The cluster's half of an undo, by the run's record: labels and taints of its hosts' nodes, and gpunode's objects, as before it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 

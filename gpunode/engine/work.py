@@ -1,7 +1,5 @@
 """The work on a host: who would lose its GPUs, waiting for it or moving it away, and giving the node back."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace

@@ -6,8 +6,6 @@ A general answer knows the program that failed and not the cause, and says so. `
 own codes, `actions.yaml` what to do about them. The short names and what the device plugin makes of an Xid are in `contract/xids`.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """Answers of hosts, which are JSON, as the types that their readers declare; and the facts of a probe."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """The agent as one text, and the command that starts it on a host, with a Python that root may run; and why it did not start."""
 
-from __future__ import annotations
-
 import functools
 import re
 from collections.abc import Iterable, Mapping, Sequence

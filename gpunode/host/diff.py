@@ -1,7 +1,5 @@
 """A change as text: its headline, and a file's unified diff. Keys and secrets appear as their size."""
 
-from __future__ import annotations
-
 import difflib
 import re
 from collections.abc import Sequence

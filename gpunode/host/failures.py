@@ -3,8 +3,6 @@
 ssh ends with 255 whatever happened, so its words are all there is to read; they are read here and nowhere else.
 """
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import re

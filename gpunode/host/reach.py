@@ -4,8 +4,6 @@ A Connection starts one command and returns its output: `ssh.SshConnection` and 
 this machine.
 """
 
-from __future__ import annotations
-
 import contextlib
 import subprocess
 import threading

@@ -1,7 +1,5 @@
 """ssh's configuration of a host by `ssh -G`, what gpunode adds to it, and the hosts that it knows by name."""
 
-from __future__ import annotations
-
 import errno
 import glob
 import math

@@ -5,8 +5,6 @@ the agent's source (zlib), the job (JSON), image archives.
 Out: anything that the host's shell prints, the bootstrap's line, then one JSON object a line between two marker lines.
 """
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import json

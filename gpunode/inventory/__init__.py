@@ -3,8 +3,6 @@
 Reads the file, and the keys, the image archive and the plugin configuration that it names. Contacts no host.
 """
 
-from __future__ import annotations
-
 import difflib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace

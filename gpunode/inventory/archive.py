@@ -1,7 +1,5 @@
 """The reference and id of the image in a `docker save` or OCI archive."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Ranges, groups and defaults become hosts; host wins over group, group over defaults, key by key. Files that variables name are read."""
 
-from __future__ import annotations
-
 import difflib
 import re
 from collections.abc import Callable, Iterator, Mapping

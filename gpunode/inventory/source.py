@@ -1,7 +1,5 @@
 """The inventory file: its data with positions and mistakes, and the paths that it names."""
 
-from __future__ import annotations
-
 import difflib
 import errno
 import re

@@ -1,7 +1,5 @@
 """A first inventory as text: commented, valid, to be read and changed by its user. Pure."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator, Sequence

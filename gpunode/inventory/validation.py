@@ -1,7 +1,5 @@
 """Checks a file against schema.json: notes every mistake and keeps only valid values in the data."""
 
-from __future__ import annotations
-
 import difflib
 import json
 import re

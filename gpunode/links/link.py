@@ -1,7 +1,5 @@
 """A link of the chain as a value: the steps that make it right, its judges, and what judges share."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias

@@ -1,7 +1,5 @@
 """A command that runs as a child process: its input, its lines and its end."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import selectors

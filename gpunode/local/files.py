@@ -1,7 +1,5 @@
 """Files of this machine: those that a user names are read up to a limit, and never waited for; and where this user's records are."""
 
-from __future__ import annotations
-
 import errno
 import os
 import select

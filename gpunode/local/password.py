@@ -1,7 +1,5 @@
 """The sudo password of a run: sent once per host, and to one host at a time until one has accepted it."""
 
-from __future__ import annotations
-
 import re
 import threading
 from collections.abc import Iterator

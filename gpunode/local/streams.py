@@ -1,7 +1,5 @@
 """Limits on what hosts and servers send: none can fill this machine's memory or keep it reading forever."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, wait

@@ -3,8 +3,6 @@
 Frozen values, built once at the edge and passed by hand. Imports nothing else of gpunode but errors.
 """
 
-from __future__ import annotations
-
 from gpunode.errors import Layer
 from gpunode.model.change import (
     Change,

@@ -1,7 +1,5 @@
 """Changes of a host: a closed set. `why` is for the user who accepts the plan."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 

@@ -1,7 +1,5 @@
 """What a plan interrupts, and whose work."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal

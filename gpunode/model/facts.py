@@ -1,7 +1,5 @@
 """What a probe reads on a host, and the facts that it reports: nothing derived."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field

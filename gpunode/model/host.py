@@ -1,7 +1,5 @@
 """One machine as the inventory describes it, the cluster, and the inventory."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal

@@ -1,7 +1,5 @@
 """The journal that gpunode keeps on a host: an entry for each change, with what was there before."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 

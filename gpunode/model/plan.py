@@ -1,7 +1,5 @@
 """The desired state of a host, how its kubelet starts, and the plan: changes in order."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal

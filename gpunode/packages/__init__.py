@@ -8,8 +8,6 @@ CannotPlan at what they cannot parse, change no source unrelated to NVIDIA, and 
 driver without packages is not a package system.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from gpunode.agent.failures import HINTS

@@ -1,7 +1,5 @@
 """The keys that sign NVIDIA's packages: fetched, or read from a file, and checked against the fingerprints of the tables."""
 
-from __future__ import annotations
-
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path

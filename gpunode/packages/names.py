@@ -1,7 +1,5 @@
 """NVIDIA's packages by package system: their names, their roles in a driver, their versions."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The releases of distributions on which gpunode installs packages: the tables of the package systems, a folder each."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache

@@ -1,7 +1,5 @@
 """NVIDIA's package repositories: their addresses, and how to recognise one."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The keys that sign repositories: their fingerprints, whose they are, and until when they are good."""
 
-from __future__ import annotations
-
 import base64
 import binascii
 import hashlib

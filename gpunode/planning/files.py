@@ -1,7 +1,5 @@
 """Whole files of a host, as changes."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """MIG profiles of GPU models, and which of them fit into one GPU. Pure."""
 
-from __future__ import annotations
-
 import functools
 import re
 from collections import Counter

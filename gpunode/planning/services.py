@@ -1,7 +1,5 @@
 """A host's systemd units: their states, and their restarts as changes; and processes that use the GPUs, in words."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 
 from gpunode.model import Change, Facts, GpuUser, Service, WriteFile

@@ -1,7 +1,5 @@
 """YAML tables of compatibility, each beside the module that reads it; each fact in them has its source."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from importlib.resources import files

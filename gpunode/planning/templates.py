@@ -1,7 +1,5 @@
 """Templates of files that are wholly gpunode's: `templates/host/` mirrors where they land."""
 
-from __future__ import annotations
-
 from functools import cache
 from pathlib import Path
 

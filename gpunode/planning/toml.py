@@ -4,8 +4,6 @@ Edits take a text that is known to parse. How a new key is written follows what 
 key, or a place in an inline table; with the quotes, indentation and line ends of the file.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import sys

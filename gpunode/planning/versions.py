@@ -1,7 +1,5 @@
 """Packages as changes, and versions as dpkg and rpm write them: `epoch:version-revision`, epoch and revision optional."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase

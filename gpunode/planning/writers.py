@@ -4,8 +4,6 @@ Certain are gpunode's record (the digest of what it wrote) and a package's diges
 path, of tools that write the file again at their next run. What no tool has left a mark in, an administrator has edited.
 """
 
-from __future__ import annotations
-
 import re
 import time
 from collections.abc import Sequence

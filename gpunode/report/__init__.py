@@ -4,8 +4,6 @@ Results go to stdout, progress and questions to stderr. With `json`, stdout has 
 and there are no questions.
 """
 
-from __future__ import annotations
-
 import os
 import shlex
 import sys

@@ -1,7 +1,5 @@
 """The chains of hosts, link by link, and the answers of `why`, as lines of styled text. Pure."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Sequence
 from typing import Any

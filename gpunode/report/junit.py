@@ -1,8 +1,6 @@
 """Results as a JUnit file, which every CI reads: a suite for each host, a case for each link, for each GPU of an acceptance, or for the
 host's end of a run."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from itertools import groupby
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Text from hosts and clusters, safe for a terminal; and the program's end when its output is no longer read."""
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Iterator

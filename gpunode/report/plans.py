@@ -1,7 +1,5 @@
 """Hosts: their plans and what these disturb, batches and failures, as lines of styled text for a terminal or a page. Pure."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Runs: the line of one under way, tables of what they did, recorded ones and reviewed plans, as lines of styled text. Pure."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """The screen of `gpunode top`: the fleet, its run and its hosts; and what keys do to it. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 

@@ -1,7 +1,5 @@
 """`python -m gpunode.share`: the scheduler extender, until SIGTERM or SIGINT. Of several replicas one serves."""
 
-from __future__ import annotations
-
 import argparse
 import logging
 import os

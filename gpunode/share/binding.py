@@ -5,8 +5,6 @@ The API server merges a Binding's annotations into its pod in the transaction th
 So there is one write, and nothing halfway to undo.
 """
 
-from __future__ import annotations
-
 import logging
 import time
 from collections import Counter

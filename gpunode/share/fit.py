@@ -3,8 +3,6 @@
 The message of a refusal does not name the node: kube-scheduler counts nodes by message ("3 no single GPU has 6 …").
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import combinations

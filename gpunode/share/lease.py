@@ -3,8 +3,6 @@
 No clocks of two machines are compared: a holder is alive while its Lease changes.
 """
 
-from __future__ import annotations
-
 import logging
 import time
 from collections.abc import Callable

@@ -4,8 +4,6 @@ Its types have no JSON tags, so their keys begin with capitals. Schedulers befor
 either, and so does this.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 

@@ -7,8 +7,6 @@ waits for the API server. An answer leaves in one write, so no delayed acknowled
 `nodeCacheCapable: true`; whole nodes, 8 MiB of JSON, take 0.4 s.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import socket

@@ -5,8 +5,6 @@ before the ledger has learned of it too; then it waits for another event, or fiv
 not asked about is touched: a change of a waiting pod makes every kube-scheduler try it (scheduling_queue.go, Update).
 """
 
-from __future__ import annotations
-
 import logging
 import threading
 import time

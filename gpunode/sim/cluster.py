@@ -1,7 +1,5 @@
 """A simulated cluster for a folder of simulated hosts: its API, its controllers, and a kubelet for every host."""
 
-from __future__ import annotations
-
 import base64
 import json
 import secrets

@@ -3,8 +3,6 @@
 A user's inventory is rehearsed on invented hosts: groups and settings are the user's, addresses and keys are not.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import os
 import tempfile

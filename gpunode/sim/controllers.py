@@ -4,8 +4,6 @@ A Deployment gets no pods here, and its status says so. source of the Job contro
 pkg/controller/job/job_controller.go (syncJob, manageJob).
 """
 
-from __future__ import annotations
-
 import contextlib
 import copy
 import hashlib

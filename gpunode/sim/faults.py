@@ -1,7 +1,5 @@
 """How a simulated host gets the faults that the links of the chain name for `gpunode demo --break`."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 

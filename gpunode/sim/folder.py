@@ -4,8 +4,6 @@ inventory.yaml  kubeconfig  id_ed25519  known_hosts  packages.asc  plugin.tar
 programs/  hosts/NAME/
 """
 
-from __future__ import annotations
-
 import hashlib
 import io
 import json

@@ -1,7 +1,5 @@
 """The show: gpunode's own commands on simulated hosts, each with a sentence that explains it, one screen a step."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

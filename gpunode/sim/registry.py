@@ -1,7 +1,5 @@
 """Demos that run on without their show: found by name, broken, given more hosts, and ended."""
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import json

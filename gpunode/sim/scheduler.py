@@ -1,7 +1,5 @@
 """The scheduler: binds each new pod to a node, or reports with kube-scheduler's messages why none fits."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping, Sequence
 

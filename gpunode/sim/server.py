@@ -5,8 +5,6 @@ as when its parent process ends, it ends, too, unless it has read a line `keep`.
 added to the folder and can be read. At its end it removes the folder and leaves no process.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import queue

@@ -1,7 +1,5 @@
 """Faults of a GPU for the stand-in driver, and the figure in which each must show: the table of which `accept` finds its share."""
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Callable, Mapping, Sequence

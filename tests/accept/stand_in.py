@@ -4,8 +4,6 @@ Nothing is installed, no namespace and no root is needed: its libraries look bel
 Programs are forked from one that has its libraries' path and what they import: a start of Python is half of what they cost.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

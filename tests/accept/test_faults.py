@@ -1,7 +1,5 @@
 """Faults of a GPU, put into the stand-in driver one by one: each shows in the figure that it should, and without it nothing does."""
 
-from __future__ import annotations
-
 import pytest
 
 from gpunode.acceptance.judge import compare_fleet, judge

@@ -1,7 +1,5 @@
 """What NVML reports, or does not: drivers that lack calls, NVLink 5, a lost GPU."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import pytest

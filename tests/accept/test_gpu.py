@@ -1,7 +1,5 @@
 """The measurements on a real GPU. Needs pytest, the driver and nothing of the CLI: `pytest --noconftest -m gpu tests/accept/test_gpu.py`."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import shutil

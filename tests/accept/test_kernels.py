@@ -1,7 +1,5 @@
 """The kernels on the stand-in driver, which runs them instruction by instruction: right ones pass, and each wrong one is seen."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

@@ -1,7 +1,5 @@
 """What is in use on a host of Kubernetes: pods have GPUs that no process uses at the moment."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import socket

@@ -1,7 +1,5 @@
 """The document of measurements: what is written is read, and what breaks its promises is refused."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """The program on a host without Kubernetes: its modules travel with a job, and nothing of them stays."""
 
-from __future__ import annotations
-
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The program on the stand-in driver: what it measures, what it leaves alone, and how it ends."""
 
-from __future__ import annotations
-
 import io
 import itertools
 import json

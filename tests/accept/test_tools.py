@@ -1,7 +1,5 @@
 """NVIDIA's tools: what they print, as their documents and sources have it, and programs that print it."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A host in a folder: the agent runs as a real process below it, with small programs in place of the host's own."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 import time

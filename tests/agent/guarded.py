@@ -1,7 +1,5 @@
 """A docker whose file is guarded, and ways to interrupt an apply during its change."""
 
-from __future__ import annotations
-
 import fcntl
 import json
 import os

@@ -1,7 +1,5 @@
 """An abort ends the apply under way, and nothing else, and puts back what that must not leave."""
 
-from __future__ import annotations
-
 import fcntl
 import json
 import os

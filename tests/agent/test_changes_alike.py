@@ -1,8 +1,6 @@
 """What dnf, dnf 5, yum and zypper have in common: a dry run whose findings have a cause, a lock that is waited for. apt's own:
 test_changes_packages.py."""
 
-from __future__ import annotations
-
 import os
 
 import pytest

@@ -3,8 +3,6 @@
 `test_dnf_as_real.py` has the real ones, where they are installed.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import pytest

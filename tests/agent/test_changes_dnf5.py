@@ -1,7 +1,5 @@
 """The agent changes packages with dnf 5, as on Fedora. No real one was there: its words are those of its manual and its sources."""
 
-from __future__ import annotations
-
 import pytest
 
 from gpunode.model import Packages, PackageSpec

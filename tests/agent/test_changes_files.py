@@ -1,7 +1,5 @@
 """The agent changes files: wholly or not at all, only what was planned on, and remembers what was there."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 import stat

@@ -1,7 +1,5 @@
 """The agent cuts GPUs by MIG, through an nvidia-smi that keeps two of them in files; and so does the script of each boot."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 from collections.abc import Sequence

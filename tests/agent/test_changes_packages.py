@@ -1,7 +1,5 @@
 """The agent changes packages with apt. The words of apt and dpkg are those of apt 2.2 and 2.6, recorded."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

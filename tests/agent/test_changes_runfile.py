@@ -1,7 +1,5 @@
 """NVIDIA's own installer: a shell script in its place, which takes its options and leaves what it leaves."""
 
-from __future__ import annotations
-
 import hashlib
 import threading
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """A container runtime's new file takes its name only when the program makes of it what was planned, and nothing else."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from typing import Any

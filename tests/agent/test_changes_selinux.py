@@ -1,7 +1,5 @@
 """SELinux' part of changes, by scripted programs: no kernel here enforces it."""
 
-from __future__ import annotations
-
 import pytest
 
 from gpunode.engine import undo

@@ -1,7 +1,5 @@
 """The agent restarts units, loads modules and images: what must be true afterwards, and the way back when it is not."""
 
-from __future__ import annotations
-
 import hashlib
 import subprocess
 from pathlib import Path

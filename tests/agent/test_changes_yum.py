@@ -1,7 +1,5 @@
 """The agent changes packages with yum 3, as on CentOS 7. No real yum was there: its words are those of its sources and manuals."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import pytest

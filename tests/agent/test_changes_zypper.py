@@ -1,8 +1,6 @@
 """The agent changes packages with zypper. No real zypper was there: its XML and exit codes are those of its manual and of
 recorded outputs."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import pytest

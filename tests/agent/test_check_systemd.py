@@ -1,7 +1,5 @@
 """Before a kubelet's file is moved into place, the agent checks how systemd reads it."""
 
-from __future__ import annotations
-
 import pytest
 
 from gpunode.links.kubelet import registration

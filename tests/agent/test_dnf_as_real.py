@@ -1,7 +1,5 @@
 """The agent with the real dnf and rpm, in a folder: signed repositories with NVIDIA's names, epochs and module streams."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

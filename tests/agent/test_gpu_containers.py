@@ -1,7 +1,5 @@
 """Running containers with GPUs, and whether their device cgroups still allow these: v1's lists, and programs as runc and systemd make them."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 import platform

@@ -1,7 +1,5 @@
 """Files that a restart reads are put back unless everything that worked before works after it, whatever is cut off."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 import re

@@ -1,7 +1,5 @@
 """A restart is good when all that worked before works after it; else the files are put back."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """The journal on a host: what was before each change, by whom and why; readable after a kill at any state."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

@@ -1,7 +1,5 @@
 """A restart that works is kept when gpunode connects to the host again, or else its API server answers; else it is undone."""
 
-from __future__ import annotations
-
 import base64
 import contextlib
 import itertools

@@ -1,7 +1,5 @@
 """The agent looks at a host: every section of its facts, and what it does when one cannot be read."""
 
-from __future__ import annotations
-
 import fcntl
 import hashlib
 import json

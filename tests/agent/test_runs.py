@@ -1,7 +1,5 @@
 """An apply is a process of its own: it outlives the connection, is followed, is alone on its host, and ends in words."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """The agent's source fits the oldest host: Python 3.6, the standard library, one text."""
 
-from __future__ import annotations
-
 import ast
 import functools
 import subprocess

@@ -1,7 +1,5 @@
 """The agent reads who wrote a file: gpunode's record of runs, and the package database."""
 
-from __future__ import annotations
-
 import hashlib
 
 import pytest

@@ -1,7 +1,5 @@
 """A GPU container below Kubernetes: which tool, which image, which command; nothing is pulled."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """An undo on hosts of dnf, dnf 5, yum and zypper: packages are at their versions of before, new ones are gone, locks as before."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """The browser of the tests, and what it is measured by."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from collections.abc import Iterator

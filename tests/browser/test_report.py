@@ -1,7 +1,5 @@
 """`--html` in a real browser: what a reader sees, types, prints, by day and by night, on a wide screen and a narrow one."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The documents as a site, on a web server and in a real browser: search, narrow screens, nothing from elsewhere."""
 
-from __future__ import annotations
-
 import functools
 import os
 import subprocess

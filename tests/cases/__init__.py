@@ -3,8 +3,6 @@
 A case is facts merged over a base host, a few wishes, and what must come out. Its folder names the component.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Hosts whose apt knows many lists, and the plan that adds NVIDIA's sources to them."""
 
-from __future__ import annotations
-
 import difflib
 from collections.abc import Mapping
 from dataclasses import replace

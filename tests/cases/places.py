@@ -1,7 +1,5 @@
 """Hosts whose kubelets are started in many ways: their files, and the plan that sets or takes out gates."""
 
-from __future__ import annotations
-
 import difflib
 from collections.abc import Mapping
 from dataclasses import replace

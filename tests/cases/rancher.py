@@ -1,7 +1,5 @@
 """What k3s and RKE2 make of their settings and templates at a start: the configuration that they write for containerd."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from gpunode.links.kubelet import rancher

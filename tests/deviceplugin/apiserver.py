@@ -1,7 +1,5 @@
 """A stand-in for the API server that a test can take away: keeps what is written to it, and what it refused."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import threading

@@ -1,7 +1,5 @@
 """The plugin at work in this process: a fake NVML below it, a fake kubelet beside it."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import inspect

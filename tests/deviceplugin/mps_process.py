@@ -3,8 +3,6 @@
 Without its mounts: what it would have as /dev/shm is this machine's.
 """
 
-from __future__ import annotations
-
 import sys
 
 from gpunode.deviceplugin.mps import __main__ as program

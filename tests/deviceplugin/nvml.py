@@ -1,8 +1,6 @@
 # ruff: noqa: N802 (the names are those of pynvml)
 """A stand-in for the module pynvml: GPUs that a test can make raise Xids, lose, hang and bring back."""
 
-from __future__ import annotations
-
 import contextlib
 import queue
 import threading

@@ -3,8 +3,6 @@
 TEST_USER: the id of the user that it becomes, once all code has been read: checkout and Python may lie in root's home.
 """
 
-from __future__ import annotations
-
 import argparse  # noqa: F401 (what would be read later, from where the user may not)
 import concurrent.futures.thread  # noqa: F401 (the same)
 import os

@@ -1,7 +1,5 @@
 """What containers get: strategies, shares, and the choice among what is free."""
 
-from __future__ import annotations
-
 import asyncio
 import random
 from itertools import combinations

@@ -1,7 +1,5 @@
 """The plugin with kubelets of Kubernetes 1.8 and 1.9, played by a stand-in that knows their versions only."""
 
-from __future__ import annotations
-
 import asyncio
 
 import grpc

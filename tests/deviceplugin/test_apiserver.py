@@ -1,7 +1,5 @@
 """The client of the API server, against the simulated one: TLS, tokens, refusals, watches."""
 
-from __future__ import annotations
-
 import base64
 import contextlib
 import errno

@@ -1,7 +1,5 @@
 """The plugin's own CDI specification: derived from the toolkit's, renewed with it, and what happens when it cannot be."""
 
-from __future__ import annotations
-
 import asyncio
 import errno
 import json

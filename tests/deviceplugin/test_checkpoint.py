@@ -1,7 +1,5 @@
 """The kubelet's own record of what containers have, in the formats that kubelets wrote."""
 
-from __future__ import annotations
-
 import base64
 import json
 

@@ -1,7 +1,5 @@
 """Flags, environment and file: names, precedence, mistakes."""
 
-from __future__ import annotations
-
 import os
 import re
 

@@ -1,7 +1,5 @@
 """GPUs that an operator has taken out: Unhealthy while they are in the host's file, whatever starts again."""
 
-from __future__ import annotations
-
 import asyncio
 import shutil
 from collections.abc import Callable

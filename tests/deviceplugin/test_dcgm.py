@@ -1,7 +1,5 @@
 """Figures of GPUs on /metrics, under the names of NVIDIA's DCGM exporter."""
 
-from __future__ import annotations
-
 import asyncio
 import subprocess
 import sys

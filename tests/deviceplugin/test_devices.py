@@ -1,7 +1,5 @@
 """What NVML tells, as devices; devices as resources; NVML that cannot be used."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import re

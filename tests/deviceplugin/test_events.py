@@ -1,7 +1,5 @@
 """What is said about the node, how often, and what the cluster's objects then hold."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

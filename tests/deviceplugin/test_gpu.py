@@ -1,7 +1,5 @@
 """The plugin on a real GPU and its driver: what stand-ins cannot prove. Changes no setting of the GPU."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import ctypes

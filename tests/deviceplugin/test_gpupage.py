@@ -1,7 +1,5 @@
 """The page `/gpus`: what each GPU does, who has it, and since when it is unhealthy."""
 
-from __future__ import annotations
-
 import pytest
 from pynvml import NVML_ERROR_GPU_IS_LOST
 

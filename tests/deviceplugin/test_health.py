@@ -1,7 +1,5 @@
 """From what is seen of a GPU to Healthy or Unhealthy, and back."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import threading

@@ -1,7 +1,5 @@
 """Memory limits by the driver: asked for where all of it can be had, and said why where not."""
 
-from __future__ import annotations
-
 import errno
 import json
 import os

@@ -1,7 +1,5 @@
 """How the log reads: `gpunode verify` takes a line of it for a cause."""
 
-from __future__ import annotations
-
 import logging
 
 import pytest

@@ -1,7 +1,5 @@
 """Sharing GPUs by memory: units, their number, who gets which, and what cannot be."""
 
-from __future__ import annotations
-
 import asyncio
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """What is counted, and the three pages on HTTP."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import random

@@ -1,7 +1,5 @@
 """Sharing by MPS: what a share is, what its container gets, and when it is offered."""
 
-from __future__ import annotations
-
 import asyncio
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The control daemons: kept running with their limits, by the real program where this machine has it, else a stand-in."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import json

@@ -1,7 +1,5 @@
 """The configuration files that NVIDIA's plugin documents (nvidia-samples/) mean here what they mean there."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

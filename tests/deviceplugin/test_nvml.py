@@ -1,7 +1,5 @@
 """The binding of NVML: as NVIDIA's nvidia-ml-py has it, and on a library."""
 
-from __future__ import annotations
-
 import ctypes
 import subprocess
 from pathlib import Path

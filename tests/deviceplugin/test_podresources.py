@@ -1,7 +1,5 @@
 """Which pod has which GPU, on /metrics, from a stand-in for the kubelet's pod-resources socket."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import logging

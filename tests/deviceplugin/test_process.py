@@ -1,7 +1,5 @@
 """The plugin as a process: signals, exit status, log lines, a changed configuration file."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import os

@@ -1,7 +1,5 @@
 """The plugin allocates what the scheduler extender promised, and publishes what it can promise."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import json

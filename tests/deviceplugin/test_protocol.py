@@ -1,7 +1,5 @@
 """The plugin towards the kubelet: registration, lists, allocation, and every fault between the two."""
 
-from __future__ import annotations
-
 import asyncio
 import errno
 import socket

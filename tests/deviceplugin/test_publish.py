@@ -1,7 +1,5 @@
 """What the running plugin tells the cluster, and that no trouble with the API server is the plugin's trouble."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import logging

@@ -1,7 +1,5 @@
 """The running plugin gives nothing that a container still has: a fake kubelet on both of its sockets."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import json

@@ -1,7 +1,5 @@
 """Configurations of one node among several: which file counts, and that the node's label decides while it runs."""
 
-from __future__ import annotations
-
 import base64
 import contextlib
 import json

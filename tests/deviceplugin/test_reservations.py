@@ -1,7 +1,5 @@
 """What has to wait for a container that has a device by an earlier configuration: every pair of then and now."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """gRPC between the plugin and kubelets: each end with the other one of the library grpcio, and frame by frame."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import gc

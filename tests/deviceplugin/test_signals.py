@@ -1,7 +1,5 @@
 """Signals are heard whatever the process does just then."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import signal

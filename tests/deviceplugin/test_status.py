@@ -1,7 +1,5 @@
 """The plugin's status: one document that writer and reader share, in the log at every level and after every change."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import logging

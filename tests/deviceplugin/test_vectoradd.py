@@ -1,8 +1,6 @@
 # ruff: noqa: N802 (the names are those of the driver API)
 """The built-in vectoradd, on a stand-in for libcuda that computes on the CPU; on a real GPU where there is one."""
 
-from __future__ import annotations
-
 import ctypes
 import json
 import re

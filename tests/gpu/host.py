@@ -5,8 +5,6 @@ runs and nothing else is needed but Python, mount, unshare and nsenter; it lives
 the lab's GPUs, to see without a real one that it works.
 """
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import dataclasses

@@ -6,8 +6,6 @@ standard input, each a static pod as JSON, and answers each with a line: the pod
 Where there is no GPU, the plugin offers one that does not exist: enough to see that all this works.
 """
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import io

@@ -4,8 +4,6 @@ Without a GPU these tests run all the same, on a machine with the programs: the 
 one is skipped. The programs are those that `make lab` has built, or on PATH.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -3,8 +3,6 @@
 `host.py` says what of it is real. Without a GPU they run on the lab's stand-in, if the host was made with it.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """python3 -m tests.lab up | down | status | count | check | reset HOST"""
 
-from __future__ import annotations
-
 import argparse
 import os
 import signal

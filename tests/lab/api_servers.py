@@ -4,8 +4,6 @@ Their OpenAPI models are in no module: Kubernetes' own generator makes them firs
 controllers would do, tests do.
 """
 
-from __future__ import annotations
-
 import base64
 import inspect
 import json

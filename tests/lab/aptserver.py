@@ -3,8 +3,6 @@
 They are two, so that a test can take NVIDIA's away while the rest of apt's sources stay.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 from pathlib import Path

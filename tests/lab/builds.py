@@ -4,8 +4,6 @@ The module versions and their checksums are in go/<part>/go.mod and go.sum; the 
 what the programs answer to `--version`.
 """
 
-from __future__ import annotations
-
 import json
 import os
 from dataclasses import dataclass

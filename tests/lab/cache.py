@@ -3,8 +3,6 @@
 A fresh clone with the same inputs finds them; two checkouts that build the same thing at once build it once.
 """
 
-from __future__ import annotations
-
 import fcntl
 import hashlib
 import os

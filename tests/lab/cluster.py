@@ -1,7 +1,5 @@
 """The cluster as its API shows it. What it runs on: nodes/control-plane."""
 
-from __future__ import annotations
-
 import datetime
 import http.client
 import json

@@ -1,7 +1,5 @@
 """Fixtures for tests on the real cluster. Where it cannot run, they skip and say why."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -5,8 +5,6 @@ too. In place of the rest are the lab's own files, in go/device-manager and go/k
 pkg/kubelet/container, and of 1.8's container manager what is around GetResources.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import tempfile

@@ -1,7 +1,5 @@
 """The lab's own docker daemon and network: own data, sockets, bridge and NAT rules, nothing shared with another one."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

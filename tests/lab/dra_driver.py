@@ -4,8 +4,6 @@ It registers with the kubelet as NVIDIA's does, and hands the devices of a claim
 k8s.io/kubelet 1.36: pkg/apis/dra/v1/api.proto, pkg/apis/pluginregistration/v1/api.proto.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import ssl

@@ -5,8 +5,6 @@ POINTS is JSON: host → [kind of change, state of its entry, a word of the chan
 on disk), `ended`.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 

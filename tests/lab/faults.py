@@ -1,7 +1,5 @@
 """Ways to break a host or the cluster. Each is a context: what it broke is whole again when it is left."""
 
-from __future__ import annotations
-
 import contextlib
 import subprocess
 import threading

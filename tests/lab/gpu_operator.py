@@ -1,8 +1,6 @@
 """The GPU Operator's part of a node, without its images: labels, DaemonSets that sleep, and what its driver container and its toolkit
 leave on the host. Source: NVIDIA/gpu-operator v26.7.0 (controllers/state_manager.go, assets/state-driver), docs/switching.md."""
 
-from __future__ import annotations
-
 from typing import Any
 from urllib.error import HTTPError
 

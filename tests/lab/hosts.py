@@ -1,7 +1,5 @@
 """The lab's hosts: who they are, and what is on their PCI bus (models: gpu/models.py)."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Any
 

@@ -4,8 +4,6 @@ All of them come from one debootstrap of the machine's own Debian archive; the a
 cache, so that a warm start only loads it.
 """
 
-from __future__ import annotations
-
 import contextlib
 import io
 import shutil

@@ -4,8 +4,6 @@ Run in a root of its own (`judged` in test_runtime_files.py makes it), where the
 the machine can be reached. Takes one case as JSON on stdin and answers with one.
 """
 
-from __future__ import annotations
-
 import difflib
 import json
 import os

@@ -1,7 +1,5 @@
 """kube-proxy as kubeadm deploys it: a DaemonSet on every node, with its account and configuration."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The lab as a whole: `up` brings it to where it should be from wherever it is, `down` takes all of it away."""
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import json

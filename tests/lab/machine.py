@@ -1,7 +1,5 @@
 """The machine that the lab runs on: whether it can, what it must have installed, where its Debian comes from."""
 
-from __future__ import annotations
-
 import os
 import platform
 import re

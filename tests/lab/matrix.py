@@ -6,8 +6,6 @@
 One lab or several must be up. How a row ended, when, and at which commit is kept in matrix.json, and shown in docs/support.md.
 """
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

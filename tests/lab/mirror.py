@@ -1,7 +1,5 @@
 """A mirror that a host of the lab can reach, for as long as a test wants."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import http.server

@@ -1,7 +1,5 @@
 """The hosts: containers with systemd, reached by SSH, bare of any NVIDIA software when they start."""
 
-from __future__ import annotations
-
 import contextlib
 import re
 import shutil

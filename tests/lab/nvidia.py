@@ -1,7 +1,5 @@
 """NVIDIA's own device plugin on a node of the lab, from the manifest that NVIDIA documents."""
 
-from __future__ import annotations
-
 import subprocess
 import tempfile
 from pathlib import Path

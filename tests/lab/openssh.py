@@ -1,7 +1,5 @@
 """OpenSSH's server for tests without a lab: from Debian's packages, unpacked into the cache, and installed nowhere."""
 
-from __future__ import annotations
-
 import os
 import platform
 import shutil

@@ -1,7 +1,5 @@
 """The cluster's certificates, laid out as kubeadm does, and the kubeconfigs of those who hold one."""
 
-from __future__ import annotations
-
 import base64
 import tempfile
 from dataclasses import dataclass

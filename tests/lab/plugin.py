@@ -1,7 +1,5 @@
 """The device plugin's image, written by `gpunode plugin image` on the lab's Python."""
 
-from __future__ import annotations
-
 import tempfile
 from pathlib import Path
 

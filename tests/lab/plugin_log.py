@@ -1,7 +1,5 @@
 """What gpunode's own pods on a node say."""
 
-from __future__ import annotations
-
 from typing import Any
 from urllib.error import HTTPError
 from urllib.parse import urlencode

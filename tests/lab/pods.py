@@ -1,7 +1,5 @@
 """Pods that ask for GPUs and say what they were given."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import tarfile

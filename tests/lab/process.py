@@ -4,8 +4,6 @@ Every process of a lab carries GPUNODE_LAB=<state folder> in its environment, an
 file that outlived its process is told from a live one, and what a crash left behind is found without any.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal

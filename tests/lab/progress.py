@@ -1,7 +1,5 @@
 """What `up` and `down` tell the person who waits: one line a step, with its seconds."""
 
-from __future__ import annotations
-
 import contextlib
 import sys
 import time

@@ -4,8 +4,6 @@ Below it stays Debian, whose dpkg and apt are still there. Its kernel is the mac
 dkms needs come as Debian's package, and gpunode plans none.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from .api import Lab, Node

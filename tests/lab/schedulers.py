@@ -1,7 +1,5 @@
 """A kube-scheduler and the scheduler extender as processes beside a real API server (`api_servers.py`), without a lab."""
 
-from __future__ import annotations
-
 import base64
 import http.client
 import json

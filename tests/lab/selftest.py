@@ -1,7 +1,5 @@
 """Whether the lab is what tests take for granted right after `up`, shown on the parts themselves."""
 
-from __future__ import annotations
-
 import time
 
 from . import faults

@@ -1,7 +1,5 @@
 """Where a lab lives on the machine: a small number from which every name and address follows."""
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import ipaddress

@@ -1,7 +1,5 @@
 """Asks a real systemd what it starts: units under names of their own, whose kubelet writes down how it was called."""
 
-from __future__ import annotations
-
 import base64
 import re
 from collections.abc import Callable, Mapping, Sequence

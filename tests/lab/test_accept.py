@@ -1,7 +1,5 @@
 """`gpunode accept` on real kubelets: the plugin's image measures the stand-in GPUs, whose kernels really run."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 

@@ -5,8 +5,6 @@ purpose stands in docs/switching.md; here it is not compared, or asserted of bot
 another way altogether.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import json

@@ -3,8 +3,6 @@
 Each runs with an etcd and nothing else: nodes are objects, and what kubelets and controllers would do, `Cluster` does.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 import threading

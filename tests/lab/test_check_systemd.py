@@ -1,7 +1,5 @@
 """The agent's question to systemd before a kubelet's file is moved, on a real one."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

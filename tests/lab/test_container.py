@@ -1,7 +1,5 @@
 """Where no pod can run, `verify` runs a GPU container on the host: docker's on one, containerd's on the other."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from pathlib import Path

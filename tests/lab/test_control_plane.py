@@ -1,7 +1,5 @@
 """The lab's control plane and services are a cluster's own: static pods, kube-proxy, and state that outlives a reboot."""
 
-from __future__ import annotations
-
 import http.client
 from collections.abc import Collection, Iterator
 from typing import Any

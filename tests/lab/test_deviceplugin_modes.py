@@ -3,8 +3,6 @@
 One rollout a mode, then pods that say what they were given.
 """
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """What the device plugin tells the real cluster, and what it takes from there, on both real kubelets."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack

@@ -1,7 +1,5 @@
 """Debian's own driver on the real cluster: its archive's packages with their scripts, relations and alternatives (`packages/debian.py`)."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """From the device plugin to a DRA driver and back, on a real kubelet and scheduler. The driver is the tests' own: NVIDIA's was not run."""
 
-from __future__ import annotations
-
 import base64
 import contextlib
 import json

@@ -1,7 +1,5 @@
 """What a plan shows of the real cluster after somebody has been at it, and to whom."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path

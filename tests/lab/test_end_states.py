@@ -1,7 +1,5 @@
 """Hosts as hands leave them: the end states of articles, as far as the lab can have them, and installations that stopped halfway."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """What gpunode takes environment files to set is what a real systemd starts a unit with."""
 
-from __future__ import annotations
-
 import base64
 from collections.abc import Iterator
 

@@ -1,7 +1,5 @@
 """What bad input and faults get on the real cluster: a cause and a way out, and no host is touched."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 

@@ -1,8 +1,6 @@
 """A node comes to gpunode out of the GPU Operator's hands and goes back, as docs/switching.md has it, and is forgotten: it is as before. In
 the matrix it comes with a second host, and their provision is killed again and again."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 
 import pytest

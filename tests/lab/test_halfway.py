@@ -1,7 +1,5 @@
 """Installations by hand that were cut off while a package's script built the driver's modules: on apt and dpkg, on dnf and rpm."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Another way of sharing while pods run, with the two real kubelets: nothing is given that one of them still has."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Mapping
 from typing import Any

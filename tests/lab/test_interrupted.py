@@ -1,7 +1,5 @@
 """An apply that is kept waiting, fails or is cut off on its way: nothing half done, and the next run ends it."""
 
-from __future__ import annotations
-
 import contextlib
 import subprocess
 from collections.abc import Callable, Iterator

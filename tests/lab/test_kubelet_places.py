@@ -1,7 +1,5 @@
 """What comes of merged kubelet files, judged by a real systemd: gates, and nothing else."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any

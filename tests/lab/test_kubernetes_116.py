@@ -4,8 +4,6 @@ Its control plane runs beside the lab's own: on the same host, with the same cer
 kube-proxy: its one rule that is needed, for the API server's service, is made by hand.
 """
 
-from __future__ import annotations
-
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path

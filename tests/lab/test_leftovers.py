@@ -1,7 +1,5 @@
 """What older ways to GPUs leave on a host and in its cluster: nvidia-docker 1, gpushare's plugin. The programs are stand-ins."""
 
-from __future__ import annotations
-
 import base64
 import tempfile
 from collections.abc import Callable, Iterator

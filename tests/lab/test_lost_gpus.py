@@ -1,7 +1,5 @@
 """A running pod whose device cgroup loses its GPU, as after `systemctl daemon-reload` on some hosts: verify names it; started again it has it."""
 
-from __future__ import annotations
-
 import io
 import json
 import tarfile

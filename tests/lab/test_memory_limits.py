@@ -4,8 +4,6 @@ The machine has cgroup v1, but v2's tree beside it, in which every container has
 hook are shown that tree as they would find it on a host with v2 alone; nothing else is different.
 """
 
-from __future__ import annotations
-
 import io
 import json
 import tarfile

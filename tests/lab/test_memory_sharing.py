@@ -1,7 +1,5 @@
 """Sharing by memory with the two real kubelets: who gets which GPU, what is refused, how long a list may be."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

@@ -1,7 +1,5 @@
 """A node of the years between: kubelet 1.30 on Debian's containerd 1.6, from bare to pods; the lab's other hosts have 1.23 and 1.36."""
 
-from __future__ import annotations
-
 import subprocess
 from collections.abc import Callable, Iterator
 

@@ -4,8 +4,6 @@ The control daemon is a stand-in without servers (tests/lab/packages/files); how
 /dev/shm, its limits and its deaths are real.
 """
 
-from __future__ import annotations
-
 import json
 import uuid
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """`toolkit: nvidia-docker2` on a host with docker."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What real API servers of several releases write where admission forbids a pod: each sentence has its reason and its fix."""
 
-from __future__ import annotations
-
 import json
 import time
 import urllib.request

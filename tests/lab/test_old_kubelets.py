@@ -4,8 +4,6 @@ Needs no cluster: both are processes of a mount namespace that has the GPUs, and
 /var/lib/kubelet/device-plugins.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import shutil

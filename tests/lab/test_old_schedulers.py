@@ -3,8 +3,6 @@
 Each with an API server of its release, an etcd and the extender; nodes and pods are objects, without kubelets.
 """
 
-from __future__ import annotations
-
 import json
 import shutil
 from contextlib import ExitStack, closing

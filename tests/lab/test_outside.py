@@ -1,7 +1,5 @@
 """Restarts that take a host from its network, while nothing on the host fails: it comes back by itself."""
 
-from __future__ import annotations
-
 import json
 import socket
 import threading

@@ -1,7 +1,5 @@
 """What the tokens of the plugin's and the extender's pods can write, on a real API server with real tokens of theirs."""
 
-from __future__ import annotations
-
 import json
 import urllib.error
 import urllib.request

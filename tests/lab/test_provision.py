@@ -1,7 +1,5 @@
 """The main job on the real cluster: two bare hosts become verified GPU nodes, and stay as their owners had them."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 

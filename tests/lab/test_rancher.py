@@ -1,7 +1,5 @@
 """Agents of k3s and RKE2 by their layout, with a real kubelet and containerd: from bare to a pod on every GPU."""
 
-from __future__ import annotations
-
 import contextlib
 import urllib.error
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """Ways to a host, over the real sshd."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

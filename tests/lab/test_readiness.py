@@ -1,7 +1,5 @@
 """Readiness that others obey, on the real control plane: a taint until the proof, a condition, and one GPU taken out."""
 
-from __future__ import annotations
-
 import signal
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """A host whose GPUs nouveau holds: blacklisted, rebooted, and then made right in a second round."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 

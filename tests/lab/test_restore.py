@@ -1,7 +1,5 @@
 """The timer behind a restart: an apply that is killed before it saw the unit stay up leaves a host that mends itself."""
 
-from __future__ import annotations
-
 import functools
 import json
 import threading

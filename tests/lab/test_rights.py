@@ -1,7 +1,5 @@
 """The ClusterRole of docs/safety.md on the real API server: enough for all commands, and each missing right is named beforehand."""
 
-from __future__ import annotations
-
 import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

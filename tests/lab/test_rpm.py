@@ -1,7 +1,5 @@
 """A host of RHEL's kind on the real cluster: by the real dnf and rpm from bare to a finished pod on every GPU."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path

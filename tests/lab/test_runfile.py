@@ -1,7 +1,5 @@
 """NVIDIA's own installer on the real cluster, by a .run file of the lab that behaves like NVIDIA's: beside apt, and beside dnf."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Callable, Iterator

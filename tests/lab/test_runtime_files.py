@@ -3,8 +3,6 @@
 Needs no cluster: each batch of cases has a root, a network and processes of its own (judged.sh), several side by side.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """A second scheduler, by the lab's real kube-scheduler 1.36 in a pod of its own; the cluster's own is not touched."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import tempfile

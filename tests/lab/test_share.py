@@ -1,7 +1,5 @@
 """Article 004 with the lab's real scheduler: pods are placed GPU by GPU, and all is taken back."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path

@@ -4,8 +4,6 @@ gpushare's plugin is a stand-in that the kubelet cannot tell from it (pkg/gpu/nv
 but that is told which GPU a pod was given. Its extender is the annotations that it writes.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any

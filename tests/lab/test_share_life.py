@@ -1,7 +1,5 @@
 """A cluster with the scheduler extender, day by day: evictions, lost nodes, restarts, an extender or API server that is away."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path

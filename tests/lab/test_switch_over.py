@@ -1,7 +1,5 @@
 """From NVIDIA's own device plugin to this one and back on a real kubelet, step by step as docs/switching.md has it."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path

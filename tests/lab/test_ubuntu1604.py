@@ -1,7 +1,5 @@
 """A host with Ubuntu 16.04's layout, from bare to a finished pod on every GPU, by NVIDIA's branch 460 and a Python of the inventory."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path

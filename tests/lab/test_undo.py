@@ -1,8 +1,6 @@
 """Undo on real hosts, from bare: of a driver's upgrade, of the provision before it with a file edited meanwhile, and then `forget`. Files,
 packages, holds, units and modules are as before, but for LEFT. In the matrix each undo is killed again and again."""
 
-from __future__ import annotations
-
 import inspect
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence

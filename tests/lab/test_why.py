@@ -1,7 +1,5 @@
 """`gpunode why` on a real control plane: what its scheduler and kubelets really write is read, and checked against the cluster."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A driver upgrade of nodes that carry GPU jobs: no job is ended by it, and both nodes end proven."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """The articles' workloads from the very manifests, with images that stand in for theirs and add vectors on their GPU."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

@@ -1,7 +1,5 @@
 """Nodes and pods as the API server has them, and a stand-in for it that binds pods as it does."""
 
-from __future__ import annotations
-
 import json
 import os
 import threading

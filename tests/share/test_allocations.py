@@ -1,7 +1,5 @@
 """Who has what, what is wrong, what would fit: from objects of the API server and kubelets' records."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from typing import Any

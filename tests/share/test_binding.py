@@ -1,7 +1,5 @@
 """Binding: one write with the place in it, refused and lost answers, and many at once."""
 
-from __future__ import annotations
-
 import json
 import random
 import threading

@@ -1,7 +1,5 @@
 """What pods ask for, and which GPUs they get."""
 
-from __future__ import annotations
-
 import itertools
 import random
 from typing import Any

@@ -1,7 +1,5 @@
 """Pods that have other GPUs than they were promised: the plugin publishes them, the books count both, the extender notes them."""
 
-from __future__ import annotations
-
 import json
 import random
 from typing import Any

@@ -1,7 +1,5 @@
 """The ledger follows the API server: the simulated one over TLS, and one that breaks as it is asked to."""
 
-from __future__ import annotations
-
 import base64
 import json
 import threading

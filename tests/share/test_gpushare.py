@@ -4,8 +4,6 @@ The real extender's answers (AliyunContainerService/gpushare-scheduler-extender,
 the same requests about the same nodes and pods are recorded beside ours; `gpunode.sim` was its API server.
 """
 
-from __future__ import annotations
-
 import http.client
 import json
 import threading

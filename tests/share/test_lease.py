@@ -1,7 +1,5 @@
 """Which replica leads: one at a time, whatever its clock says."""
 
-from __future__ import annotations
-
 from datetime import datetime, timedelta
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The books: what nodes have, what is promised of it, by whatever annotations, in whatever order it is seen."""
 
-from __future__ import annotations
-
 import json
 import random
 from typing import Any

@@ -1,7 +1,5 @@
 """The program: with TLS, behind probes, only while it leads; clients without a certificate keep nobody out."""
 
-from __future__ import annotations
-
 import argparse
 import base64
 import http.client

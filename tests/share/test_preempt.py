@@ -1,7 +1,5 @@
 """Pods that make room for one of a higher priority: the scheduler's victims, and those added to them, until one GPU has room."""
 
-from __future__ import annotations
-
 import random
 from typing import Any
 

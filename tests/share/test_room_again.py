@@ -1,7 +1,5 @@
 """Pods that found no room are told to the scheduler when there is room and it does not ask."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The scheduler's extender API over real HTTP."""
 
-from __future__ import annotations
-
 import http.client
 import json
 import socket

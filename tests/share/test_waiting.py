@@ -1,7 +1,5 @@
 """Whole schedules by chance: what the API server admits by quota, what the scheduler asks, what pods' annotations say in the end."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import random

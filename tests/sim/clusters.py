@@ -1,7 +1,5 @@
 """What the tests of the simulated cluster stand on: its API asked by hand, and hosts that are ready for GPUs."""
 
-from __future__ import annotations
-
 import base64
 import contextlib
 import http.client

@@ -1,7 +1,5 @@
 """Demos whose server is forked; the simulated API alone, for tests that ask it by hand."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

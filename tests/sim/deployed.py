@@ -1,7 +1,5 @@
 """A simulated cluster with the real plugin on its hosts."""
 
-from __future__ import annotations
-
 import contextlib
 import shutil
 import tempfile

@@ -1,7 +1,5 @@
 """Simulated hosts for tests: made in a folder, served by this process, worked on as the command line does."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass

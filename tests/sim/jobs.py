@@ -1,7 +1,5 @@
 """Jobs on simulated hosts, and changes that would end them."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any

@@ -6,8 +6,6 @@ the API, a line of its record), counted from its start or from its record's begi
 killed before its first call. `asked`: a file that gets a line for each request to the API.
 """
 
-from __future__ import annotations
-
 import fcntl
 import importlib
 import itertools

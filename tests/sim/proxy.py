@@ -1,7 +1,5 @@
 """A door in front of an API server that can be shut: to its client the server is away, to everybody else it is not."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import socket

@@ -1,7 +1,5 @@
 """`gpunode accept` on simulated hosts: what is measured is judged, recorded, and read by verify."""
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Fleets that carry work, provisioned as a user does it: in batches that finish, without ending users' pods."""
 
-from __future__ import annotations
-
 import signal
 import subprocess
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """What a real kube-apiserver is not asked beside the simulated one (test_cluster_as_real): dry runs, pages, watches."""
 
-from __future__ import annotations
-
 import threading
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The simulated API and the lab's kube-apiserver are asked the same, and answer the same. Nothing of theirs is changed there."""
 
-from __future__ import annotations
-
 import json
 import uuid
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """The stand-ins of the driver's libraries, below the real plugin's code and NVIDIA's real Python binding."""
 
-from __future__ import annotations
-
 import ctypes
 import json
 import subprocess

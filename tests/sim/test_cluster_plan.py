@@ -1,7 +1,5 @@
 """What a plan shows of gpunode's objects in a cluster after other clients changed them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """From the DaemonSet to a finished CUDA pod on simulated hosts: real processes, real device plugin protocol."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

@@ -1,7 +1,5 @@
 """Which node a pod gets, and kube-scheduler's words where it gets none."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

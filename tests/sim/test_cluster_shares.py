@@ -1,7 +1,5 @@
 """vectoradd on shares of GPUs, which the real plugin gives out as it is told to."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

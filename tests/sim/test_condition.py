@@ -1,7 +1,5 @@
 """The node's condition GpuReady, from the plugin's own token: right within seconds of a fault, back by itself, gone when switched off."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

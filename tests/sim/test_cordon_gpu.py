@@ -1,7 +1,5 @@
 """One GPU of a host is taken out of scheduling, and given back, while its job runs on."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

@@ -1,7 +1,5 @@
 """The demo from its start to its end: it does what it tells, and leaves nothing."""
 
-from __future__ import annotations
-
 import fcntl
 import json
 import os

@@ -1,7 +1,5 @@
 """A driver of the distribution's own archive, through real SSH and by the real agent, on a simulated host."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Literal

@@ -1,7 +1,5 @@
 """A driver branch takes the place of another on simulated hosts, as on real ones."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """Another driver on a node that has the device plugin, which uses the GPUs itself: a reload is enough."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What whoever runs a cluster does with a kubeconfig alone: no inventory is there, no host is dialled."""
 
-from __future__ import annotations
-
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path

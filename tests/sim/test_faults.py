@@ -1,7 +1,5 @@
 """What goes wrong while hosts that carry work are changed: each is named, and no more is disturbed than before."""
 
-from __future__ import annotations
-
 import signal
 from collections.abc import Iterator
 from contextlib import closing

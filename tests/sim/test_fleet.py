@@ -1,7 +1,5 @@
 """Fleets in which something goes wrong: hosts that are away, slow, cut off or dying; the others do not notice."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

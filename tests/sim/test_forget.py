@@ -1,7 +1,5 @@
 """A host is taken out of gpunode's hands: afterwards it is as it was before gpunode came, but for a short list."""
 
-from __future__ import annotations
-
 import signal
 from collections.abc import Iterator
 from typing import Any

@@ -1,7 +1,5 @@
 """A run is found again by `history`, and `show` has what its plan showed."""
 
-from __future__ import annotations
-
 import pytest
 
 from gpunode.sim.host import kinds

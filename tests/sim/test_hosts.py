@@ -1,7 +1,5 @@
 """Hosts of different kinds become GPU nodes, through real SSH and by the real agent; what breaks there is found."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """A simulated host is not a flattering one: provisioned, it says of itself what the lab's real host of its kind says."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any

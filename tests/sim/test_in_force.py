@@ -1,7 +1,5 @@
 """What is in force on a host differs from what its files say, or is lost: gpunode names it and makes it right."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 from collections.abc import Iterator

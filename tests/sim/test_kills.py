@@ -1,7 +1,5 @@
 """The operator's process is killed (-9), and the run resumed: to the same end, with no work lost and nothing done twice."""
 
-from __future__ import annotations
-
 import signal
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The real kubectl does on the simulated cluster what docs/demo.md says of it."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 import tempfile

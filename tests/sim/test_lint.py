@@ -1,7 +1,5 @@
 """`gpunode lint` on simulated hosts: what an upgrade of Kubernetes would break, before it."""
 
-from __future__ import annotations
-
 from gpunode.sim.host import kinds
 from gpunode.sim.process import Demo
 

@@ -1,7 +1,5 @@
 """The demo where Python has only what it has on a Mac, as far as that can be had on Linux. No Mac is in these tests."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import tempfile

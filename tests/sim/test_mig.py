@@ -1,7 +1,5 @@
 """A host's GPUs are cut by MIG as its inventory has it, and offered so, also after a reboot."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """`connection: openssh` on simulated hosts: the same stories as with gpunode's own client."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Restarts on simulated hosts are confirmed over a connection of their own; who could not do it leaves that to the next run."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 import sys

@@ -4,8 +4,6 @@ A block in ```sh is one script. `# exit code N` after a command is what it ends 
 `not run: WHY`; `run: COMMAND` in one is what the text asks the reader to do in another way.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

@@ -1,7 +1,5 @@
 """The device plugin's service account in the simulated cluster: what the manifests give it, and nothing else."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor

@@ -1,7 +1,5 @@
 """Hosts that know no repository of NVIDIA's, and an inventory that names none: gpunode brings it, with a key that it knows."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import replace

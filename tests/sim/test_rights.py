@@ -1,7 +1,5 @@
 """What a run's user needs to be allowed: the ClusterRole of docs/safety.md, and nothing that a run does not ask for."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """NVIDIA's own installer, through real SSH and by the real agent, on a simulated host: from bare, upgraded, and to packages."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Iterator
 from dataclasses import replace

@@ -3,8 +3,6 @@
 The simulation has no static pods and no Deployments: what kubelet and controllers make of them is played here.
 """
 
-from __future__ import annotations
-
 import re
 import subprocess
 import threading

@@ -1,7 +1,5 @@
 """The show, played once, to its end, where nothing but loopback is to be reached if that can be had; and what is kept of it."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

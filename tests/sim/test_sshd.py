@@ -1,7 +1,5 @@
 """The SSH servers of simulated hosts: commands are carried whole, and the agent is started as on any host."""
 
-from __future__ import annotations
-
 import json
 import os
 import socket

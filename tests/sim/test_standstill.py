@@ -1,7 +1,5 @@
 """Pods that hold a GPU and do not run: nobody waits for them, unless they run again before the host is changed."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Taints of the inventory: planned, set, tolerated by gpunode's pods, and removed when they are taken out."""
 
-from __future__ import annotations
-
 import pytest
 
 from gpunode.sim.host import kinds

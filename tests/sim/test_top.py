@@ -1,7 +1,5 @@
 """`gpunode top` in a terminal of its own, while a run goes on in another process."""
 
-from __future__ import annotations
-
 import sys
 
 import pytest

@@ -1,7 +1,5 @@
 """Undo of a run: the host is as before it, apart from LEFT; what somebody changed since is kept; an undo can be undone."""
 
-from __future__ import annotations
-
 import signal
 import subprocess
 

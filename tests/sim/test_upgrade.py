@@ -1,7 +1,5 @@
 """The plugin's objects over those of an earlier gpunode, or of another inventory: nothing of before stays."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 

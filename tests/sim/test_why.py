@@ -1,7 +1,5 @@
 """From the symptom to its cause, on a cluster whose scheduler, kubelets and device plugins really say what they say."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 from collections.abc import Callable, Iterator

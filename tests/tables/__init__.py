@@ -1,7 +1,5 @@
 """Cases that are plain values: a YAML file a table, a row a test."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

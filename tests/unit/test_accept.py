@@ -1,7 +1,5 @@
 """What measured GPUs are judged by: 1,000 healthy hosts raise no alarm, injected faults are named."""
 
-from __future__ import annotations
-
 import json
 import time
 import uuid

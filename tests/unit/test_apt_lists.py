@@ -1,7 +1,5 @@
 """NVIDIA's sources beside the lists that hosts have, judged by the machine's own apt where it has one."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 from collections.abc import Mapping

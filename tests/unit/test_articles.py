@@ -1,7 +1,5 @@
 """docs/articles.md: a row for each procedure, each with a test, a case, a command or a key that exists."""
 
-from __future__ import annotations
-
 import ast
 import re
 from collections import Counter

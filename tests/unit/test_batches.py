@@ -1,7 +1,5 @@
 """Which hosts are worked on together."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 from types import MappingProxyType

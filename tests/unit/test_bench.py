@@ -1,7 +1,5 @@
 """Results of benchmarks: what is kept, and what a comparison names."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import re

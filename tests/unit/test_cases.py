@@ -1,7 +1,5 @@
 """Every host in tests/cases: what is planned for it, why it is refused, and that what is planned makes it right."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property

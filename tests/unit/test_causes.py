@@ -1,7 +1,5 @@
 """verify of a fleet ends with its causes: each once, with its hosts and a fix for all of them."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace

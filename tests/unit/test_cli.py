@@ -1,7 +1,5 @@
 """The command line as a process: how it ends."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal

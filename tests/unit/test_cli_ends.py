@@ -1,7 +1,5 @@
 """What a command says last, and its exit code: no more than was done, and no less than was found."""
 
-from __future__ import annotations
-
 import errno
 import json
 import os

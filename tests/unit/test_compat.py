@@ -1,7 +1,5 @@
 """The tables say what they should, agree with each other, and look-ups answer for what is in none."""
 
-from __future__ import annotations
-
 import itertools
 import re
 from dataclasses import replace

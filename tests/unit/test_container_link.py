@@ -1,7 +1,5 @@
 """The link `container`: where it is judged, and what its result says."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any, cast, get_args
 

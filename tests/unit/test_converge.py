@@ -1,7 +1,5 @@
 """One host's story, against an agent whose words the test writes."""
 
-from __future__ import annotations
-
 import json
 import re
 import time

@@ -1,7 +1,5 @@
 """Which GPU is meant: by its node and index, its UUID, or the start of one; and which hosts are asked for it."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any

@@ -1,7 +1,5 @@
 """The host's file of cordoned GPUs as gpunode plans it; the GPUs that pods should get."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """Changes in a line, and what changes inside files, without secrets."""
 
-from __future__ import annotations
-
 import pytest
 
 from gpunode.host import diff

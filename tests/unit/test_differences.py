@@ -1,7 +1,5 @@
 """A host that differs from the majority of its group is named, and the GPU that it misses where a run knew it."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from types import SimpleNamespace

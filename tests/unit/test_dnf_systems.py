@@ -1,7 +1,5 @@
 """What is planned on each system of rpm and dnf, by release, branch and flavour: no real one was tried for these."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import itertools

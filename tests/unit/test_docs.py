@@ -1,7 +1,5 @@
 """README and --help say what the command line does."""
 
-from __future__ import annotations
-
 import ast
 import os
 import re

@@ -1,7 +1,5 @@
 """The tree of errors in errors.py's docstring, which is the whole tree."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

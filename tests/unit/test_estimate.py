@@ -1,7 +1,5 @@
 """How long a run will take: what its question says of it."""
 
-from __future__ import annotations
-
 from unittest import mock
 
 import pytest

@@ -1,7 +1,5 @@
 """`gpunode explain`: every code of the catalogues is answered, with its source; a line that no table has is not."""
 
-from __future__ import annotations
-
 import ast
 import functools
 import re

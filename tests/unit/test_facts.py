@@ -1,7 +1,5 @@
 """Raw facts become Facts; what is missing or failed is empty, never an exception."""
 
-from __future__ import annotations
-
 import contextlib
 import copy
 import functools

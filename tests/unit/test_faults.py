@@ -1,7 +1,5 @@
 """bench/faults.yaml names places that are there: a fault that fits nothing proves nothing."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import yaml

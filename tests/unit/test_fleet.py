@@ -1,7 +1,5 @@
 """Many hosts at once."""
 
-from __future__ import annotations
-
 import threading
 from typing import Any, cast
 

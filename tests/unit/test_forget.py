@@ -1,7 +1,5 @@
 """The plan that takes a host out of gpunode's hands: what goes, what comes back, and what stays."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

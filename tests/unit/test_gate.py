@@ -1,7 +1,5 @@
 """Commands of the operator's machine that decide whether a batch may begin."""
 
-from __future__ import annotations
-
 import json
 import os
 import time

@@ -1,7 +1,5 @@
 """What `gpunode history` and `gpunode show` read out of records, whatever state these are in."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

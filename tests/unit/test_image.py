@@ -1,7 +1,5 @@
 """`gpunode plugin image`: the device plugin's image without docker."""
 
-from __future__ import annotations
-
 import gzip
 import hashlib
 import importlib.util

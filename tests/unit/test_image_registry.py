@@ -1,7 +1,5 @@
 """`gpunode plugin image --base HOST/NAME@sha256:…`: a registry of this machine, over TLS, with tokens and redirects."""
 
-from __future__ import annotations
-
 import base64
 import contextlib
 import hashlib

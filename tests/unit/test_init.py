@@ -1,7 +1,5 @@
 """`gpunode init`: a first inventory that is valid as it stands, wherever its hosts come from."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """Ctrl-C while hosts are worked on."""
 
-from __future__ import annotations
-
 import signal
 from typing import Any, cast
 

@@ -1,7 +1,5 @@
 """What a right inventory means: ranges, precedence, paths, defaults, and the examples in inventories/."""
 
-from __future__ import annotations
-
 import io
 import json
 import shutil

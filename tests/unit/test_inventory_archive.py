@@ -1,7 +1,5 @@
 """What is read from an image archive, in each of its layouts, and what is said of a broken one."""
 
-from __future__ import annotations
-
 import hashlib
 import io
 import json

@@ -1,7 +1,5 @@
 """The schema, its descriptions for editors, and docs/inventory.md say the same."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Each mistake in an inventory is named with its line, column, key, and the way to mend it."""
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import random

@@ -1,7 +1,5 @@
 """What gpunode finds wrong with an inventory is what the library for JSON Schema finds."""
 
-from __future__ import annotations
-
 import copy
 import json
 import random

@@ -1,7 +1,5 @@
 """--limit and --exclude: which hosts a command is for."""
 
-from __future__ import annotations
-
 import pytest
 
 from gpunode.errors import InventoryError

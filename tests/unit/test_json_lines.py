@@ -1,7 +1,5 @@
 """The kinds of JSON lines: what the code writes is what docs/reference/json.md says. tests/conftest.py compares every line that tests write."""
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterator
 from importlib import import_module

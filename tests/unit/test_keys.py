@@ -1,7 +1,5 @@
 """`gpunode keys`: only NVIDIA's own keys are written, wherever they come from. No test talks to the internet."""
 
-from __future__ import annotations
-
 import json
 import threading
 import time

@@ -1,8 +1,6 @@
 """How a kubelet is started: units and environment files as systemd reads them (tests/lab/test_environment_files.py asks a real
 one the same), and gates in force that are not those that gpunode wished."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """Feature gates merged into what a kubelet is started with: the rest of each file stays as it is, byte for byte."""
 
-from __future__ import annotations
-
 import pytest
 import yaml
 

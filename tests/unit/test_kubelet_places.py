@@ -1,7 +1,5 @@
 """Gates merged into the kubelets of public places; tests/lab/test_kubelet_places.py has a real systemd read the same."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

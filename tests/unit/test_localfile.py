@@ -1,7 +1,5 @@
 """Files that a user names."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Man pages and completion are those of the commands."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 

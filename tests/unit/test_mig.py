@@ -1,7 +1,5 @@
 """Which MIG layouts fit into which GPUs, in which order, and how the inventory names them."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

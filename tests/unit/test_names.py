@@ -1,7 +1,5 @@
 """Names say what they hold: some that fit everything are in no module."""
 
-from __future__ import annotations
-
 import ast
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What is particular to `connection: openssh`: masters, their sockets, and what ssh prints."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

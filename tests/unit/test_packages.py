@@ -1,7 +1,5 @@
 """Which package system a host has, and how its packages are asked for."""
 
-from __future__ import annotations
-
 from fnmatch import fnmatchcase
 
 import pytest

@@ -1,7 +1,5 @@
 """`--html`: one file that tells of a run, from the same rows as the terminal's report."""
 
-from __future__ import annotations
-
 import errno
 import json
 import re

@@ -1,7 +1,5 @@
 """sudo's password: who sees it, how often it is tried, and what else sudo reads (nothing)."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

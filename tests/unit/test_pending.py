@@ -1,7 +1,5 @@
 """Why a pod is on no node: objects in, causes out, in the order of what to do first."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Any
 

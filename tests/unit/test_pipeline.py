@@ -1,7 +1,5 @@
 """The order of a run, what a probe looks at, and that plans read only what is watched."""
 
-from __future__ import annotations
-
 from fnmatch import fnmatchcase
 from typing import Any, get_args
 

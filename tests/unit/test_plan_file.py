@@ -1,7 +1,5 @@
 """A plan as a file: what is in it, what is refused, and which changes since its review are found."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from dataclasses import replace

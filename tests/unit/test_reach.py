@@ -1,7 +1,5 @@
 """The agent reached on this machine, and what an incomplete answer becomes."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator

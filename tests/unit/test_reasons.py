@@ -1,7 +1,5 @@
 """`plan --why`: the choices of a decision, each with the wish or the fact that decided."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from gpunode.commands.plan import reasons

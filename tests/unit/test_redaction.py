@@ -1,7 +1,5 @@
 """What is shown of text with secrets in it, in the formats that hosts and clusters have them in."""
 
-from __future__ import annotations
-
 import re
 import time
 

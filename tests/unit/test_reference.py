@@ -1,7 +1,5 @@
 """docs/reference is what the code says."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests import reference

@@ -1,7 +1,5 @@
 """`make dist`: what a release holds, and that its wheel works where nothing else of the checkout is."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

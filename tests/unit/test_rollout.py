@@ -1,7 +1,5 @@
 """What ends a run before its next batch; which hosts count, and which are probed again."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast

@@ -1,7 +1,5 @@
 """The record of a run survives whatever ends the run."""
 
-from __future__ import annotations
-
 import errno
 import json
 import os

@@ -3,8 +3,6 @@
 What dockerd and containerd make of them is in tests/lab/test_runtime_files.py.
 """
 
-from __future__ import annotations
-
 import difflib
 import itertools
 import json

@@ -1,7 +1,5 @@
 """What tells a scheduler of the extender: in which form, as lines of others' files, and taken back byte for byte."""
 
-from __future__ import annotations
-
 import base64
 import json
 from typing import Any

@@ -1,7 +1,5 @@
 """What the demo shows of a command's output."""
 
-from __future__ import annotations
-
 from gpunode.sim import narration
 
 

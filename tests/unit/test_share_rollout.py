@@ -1,7 +1,5 @@
 """If a scheduler does not come back, its earlier configuration is restored."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any

@@ -1,7 +1,5 @@
 """How large the project may be: bench/size.yaml. A figure there goes down; one that goes up has its reason beside it."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

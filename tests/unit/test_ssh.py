@@ -1,7 +1,5 @@
 """SSH connections against a real SSH server on loopback."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import os

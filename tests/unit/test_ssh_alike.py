@@ -1,7 +1,5 @@
 """ssh's configuration is asked for once where it cannot tell hosts apart, and every host has the answer of its own."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

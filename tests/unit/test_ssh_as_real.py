@@ -3,8 +3,6 @@
 Where gpunode's client cannot do what ssh does, it refuses beforehand and names `connection: openssh`.
 """
 
-from __future__ import annotations
-
 import getpass
 import shutil
 import socket

@@ -1,7 +1,5 @@
 """Who is let in, by `ssh` itself and by gpunode: gpunode may only be stricter, and the tables say where it is."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Right before a host's changes: whether pods that were not waited for run by now."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """`gpunode status`: what people read of it, and what programs."""
 
-from __future__ import annotations
-
 import io
 import json
 from dataclasses import replace

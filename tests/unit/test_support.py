@@ -1,7 +1,5 @@
 """docs/support.md is what the tables and cases say, and names tests that exist."""
 
-from __future__ import annotations
-
 import re
 from xml.etree import ElementTree
 

@@ -1,7 +1,5 @@
 """Why a pod that has a node does not work, or was never created: status, events and log in, causes out."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

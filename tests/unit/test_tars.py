@@ -1,7 +1,5 @@
 """An image's archive: which file a name leads to."""
 
-from __future__ import annotations
-
 import gzip
 import io
 import tarfile

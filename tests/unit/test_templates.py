@@ -1,7 +1,5 @@
 """Templates mirror where they land, and name their mistakes."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Where a run's time went, and what is shown while the cluster is waited for."""
 
-from __future__ import annotations
-
 import io
 from typing import get_args
 

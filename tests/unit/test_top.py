@@ -1,7 +1,5 @@
 """`gpunode top`: its screens, what keys do to them, and the terminal that it leaves."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

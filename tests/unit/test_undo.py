@@ -1,7 +1,5 @@
 """The plan of an undo: a journal and facts as changes, and what is left as it is."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """What an upgrade of Kubernetes would break, by host: a case for each row of compat's table, and one for each kind."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """The links of a host, judged from one probe: which is broken, and a fix that helps."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any

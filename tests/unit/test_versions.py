@@ -1,7 +1,5 @@
 """Versions as dpkg and rpm write them."""
 
-from __future__ import annotations
-
 import pytest
 
 from gpunode.model import Package, PackageSpec

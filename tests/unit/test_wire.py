@@ -1,7 +1,5 @@
 """The command that starts the agent, what goes in and what comes out, and what it means when nothing does."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import shutil

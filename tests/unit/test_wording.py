@@ -1,7 +1,5 @@
 """Sentences with commands in them."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

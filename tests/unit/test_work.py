@@ -1,7 +1,5 @@
 """The link `work`: containers that lost their GPUs, pods that the kubelet refused, pods with GPUs that they never asked for."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """Tests in several processes: what each of them reports, and what is reported of one that dies."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

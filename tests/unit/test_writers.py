@@ -1,7 +1,5 @@
 """Who wrote a file last: every tool's traces in every file, as plan, verdict and JSON lines name them."""
 
-from __future__ import annotations
-
 import io
 import itertools
 import json

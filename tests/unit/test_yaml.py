@@ -1,7 +1,5 @@
 """YAML and JSON of hosts, clusters and users: whatever a text holds, its reader gets data or one kind of error."""
 
-from __future__ import annotations
-
 import base64
 from collections.abc import Callable
 

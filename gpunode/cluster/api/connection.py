@@ -1,7 +1,5 @@
 """The HTTP connections to one API server: whose they are, and what of a request is tried again."""
 
-from __future__ import annotations
-
 import json
 import ssl
 import threading

@@ -1,7 +1,5 @@
 """The kinds of objects that gpunode reads and writes, and their API paths."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Address and credentials of one cluster, from kubeconfig files."""
 
-from __future__ import annotations
-
 import base64
 import binascii
 import json

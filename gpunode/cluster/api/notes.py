@@ -5,8 +5,6 @@ after an upgrade of the API server: its fields have no other owner there that co
 What is sent is a JSON merge patch, which takes the same rights as an apply.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Mapping

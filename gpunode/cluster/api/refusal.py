@@ -1,7 +1,5 @@
 """Errors of the Kubernetes API and of the connection to it, each with its fix."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Waits for the cluster: yields the matching objects after every change, until a deadline."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import TypeVar

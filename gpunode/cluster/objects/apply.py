@@ -4,8 +4,6 @@ Applied by the field manager `gpunode`. Only objects with the label
 `app.kubernetes.io/managed-by: gpunode` are forced or removed; others of the same name belong to other users.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Generic, TypeVar

@@ -1,7 +1,5 @@
 """Objects of other users that depend on a namespace or a RuntimeClass, of every kind that the API server serves."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Collection
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Changes of cluster objects as unified diffs, without secrets, status and bookkeeping."""
 
-from __future__ import annotations
-
 import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace

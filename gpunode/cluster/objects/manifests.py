@@ -1,7 +1,5 @@
 """Objects rendered from templates/cluster."""
 
-from __future__ import annotations
-
 import json
 from functools import cache
 

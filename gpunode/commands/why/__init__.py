@@ -1,7 +1,5 @@
 """Why a pod has no GPU, a node offers fewer than it has, or a GPU is not used: from the symptom, by the judges of verify."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from gpunode.engine.session import Session

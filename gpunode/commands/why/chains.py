@@ -1,7 +1,5 @@
 """The nodes' hosts, probed, and the first broken link of each."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial

@@ -1,7 +1,5 @@
 """What the cluster has now: nodes, pods, and the usage of GPUs."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches

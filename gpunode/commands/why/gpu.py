@@ -1,7 +1,5 @@
 """Where a GPU is, which pod has it, and why it takes no pods."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace

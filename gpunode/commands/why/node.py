@@ -1,7 +1,5 @@
 """Why a node takes no pods, or offers fewer GPUs than it has."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace

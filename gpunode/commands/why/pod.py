@@ -1,7 +1,5 @@
 """Why a pod waits, fails or has no GPU."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace

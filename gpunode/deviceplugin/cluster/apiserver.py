@@ -3,8 +3,6 @@
 Of the standard library rather than a client library, which keeps the image small. Its calls block: use separate threads.
 """
 
-from __future__ import annotations
-
 import logging
 import threading
 import time

@@ -4,8 +4,6 @@ As in client-go (tools/record): a repeated event increments the count of its obj
 and writes are rate-limited. Unlike there, no event is dropped: a delayed one is written later with its final count.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 

@@ -3,8 +3,6 @@
 By itself: `ssl` and `http.client` are a sixth of a plugin's memory, and most configurations need no API server.
 """
 
-from __future__ import annotations
-
 import http.client
 import json
 import socket

@@ -1,7 +1,5 @@
 """Writes to the API server in a separate thread, so that a slow or absent API server delays nothing else."""
 
-from __future__ import annotations
-
 import logging
 import threading
 import time

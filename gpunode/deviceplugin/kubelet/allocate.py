@@ -1,7 +1,5 @@
 """Which units a container gets, and the edits to it for them. Pure."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field

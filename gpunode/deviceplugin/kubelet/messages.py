@@ -4,8 +4,6 @@ Device plugins v1beta1 and v1alpha (k8s.io/kubelet/pkg/apis/deviceplugin), pod r
 library costs 5 MiB for a dozen messages of texts. Readers pass over unknown fields and raise ValueError for what is no message.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple, TypeVar
 

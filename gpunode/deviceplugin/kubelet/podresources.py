@@ -1,7 +1,5 @@
 """Which pod has which GPU, from the kubelet's pod-resources API. Asked on demand."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import time

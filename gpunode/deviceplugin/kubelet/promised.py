@@ -3,8 +3,6 @@
 The kubelet names no container. Of equal ones that wait, any will do: each gets what one of them was promised.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import threading

@@ -1,7 +1,5 @@
 """Reserves what containers still use by an earlier configuration, until their pods end."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import time

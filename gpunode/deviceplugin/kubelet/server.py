@@ -4,8 +4,6 @@ It serves first, then registers. It does both again when the kubelet has restart
 empties the directory) or has dropped its ListAndWatch stream.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import math

@@ -4,8 +4,6 @@ v1beta1; and v1alpha1 (Kubernetes 1.8) and v1alpha2 (1.9) on top of it, whose ku
 topology or CDI.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import os

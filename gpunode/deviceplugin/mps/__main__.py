@@ -1,7 +1,5 @@
 """`python -m gpunode.deviceplugin.mps`: runs the MPS control daemons of this node until SIGTERM or SIGINT."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import os

@@ -4,8 +4,6 @@ restarts them.
 The behaviour of nvidia-cuda-mps-control is from its manual page, and was tested with the program of driver 535.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import logging

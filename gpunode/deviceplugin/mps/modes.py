@@ -1,8 +1,6 @@
 """The compute mode of GPUs: exclusive while MPS serves, so that no process bypasses it, once nothing uses the GPU without
 MPS (by the kubelet's checkpoint and by NVML); restored afterwards."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from pathlib import Path

@@ -4,8 +4,6 @@ report, one line of JSON on a Unix socket, repeated at every change.
 Paths are the same on the host, here, and in clients' containers.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import json

@@ -3,8 +3,6 @@
 Not a folder of /run, because a pod could then fill the host's /run through its /dev/shm.
 """
 
-from __future__ import annotations
-
 import ctypes
 import os
 from pathlib import Path

@@ -3,8 +3,6 @@
 In place of the library grpcio, whose 17 MiB are most of a plugin's memory and of its start. Messages are bytes here.
 """
 
-from __future__ import annotations
-
 import asyncio
 import enum
 import logging

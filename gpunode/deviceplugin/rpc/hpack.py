@@ -1,7 +1,5 @@
 """Header compression of HTTP/2 (RFC 7541): decodes all of it, and encodes without tables and Huffman codes, as every peer must accept."""
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Iterable
 

@@ -4,8 +4,6 @@ One TCP connection a host and run. Private keys, known_hosts files and ssh's con
 the connection to a jump host.
 """
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import random

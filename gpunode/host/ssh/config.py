@@ -1,7 +1,5 @@
 """How paramiko reaches a host and checks its key: from the inventory and ssh's configuration."""
 
-from __future__ import annotations
-
 import getpass
 import os
 import pwd

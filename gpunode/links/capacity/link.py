@@ -1,7 +1,5 @@
 """Capacity: the node offers what the device plugin makes of its host's GPUs; a wait for it, and why it does not."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace

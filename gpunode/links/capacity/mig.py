@@ -1,7 +1,5 @@
 """GPUs of a host that pods cannot use because of their MIG mode, and the fix. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 

@@ -1,7 +1,5 @@
 """The plugin's state on each node of the cluster, and what the node offers."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from gpunode.cluster import pods

@@ -4,8 +4,6 @@ Source: kubernetes-sigs/dra-driver-nvidia-gpu (cmd/gpu-kubelet-plugin/deviceinfo
 capacity `memory`; its chart's DeviceClasses), Kubernetes 1.34 (staging/src/k8s.io/api/resource/v1/types.go).
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass

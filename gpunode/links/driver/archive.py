@@ -1,7 +1,5 @@
 """The driver out of the distribution's own archive, as `driver: {from: distribution}` asks for it."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Driver branches: end of life, the kernel they need, kernels that they do not compile for; and the kernel of a host's next boot."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

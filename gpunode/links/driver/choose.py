@@ -1,7 +1,5 @@
 """The driver for a host's GPUs: which branch, which module flavour, which packages."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 
 from gpunode.errors import CannotPlan

@@ -1,7 +1,5 @@
 """The driver that a host gets: from whom the inventory has it, or as the host can have it at all; which GPUs get none."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 

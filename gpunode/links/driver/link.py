@@ -1,7 +1,5 @@
 """The driver: its module is loaded, its library fits, NVML answers for every GPU."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Sequence
 

@@ -5,8 +5,6 @@ A reboot removes MIG devices, and from Hopper on MIG mode, too. On A100 and A30 
 Started with MIG"
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from gpunode.errors import CannotPlan

@@ -1,7 +1,5 @@
 """The driver's kernel modules: loaded, in the version of its library; reloaded, or waiting for a reboot; nouveau and nova blacklisted."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterator
 
 from gpunode.errors import CannotPlan

@@ -1,8 +1,6 @@
 """Where an installed driver comes from, and what the distributions' archives have; the refusal to touch one that neither NVIDIA's
 packages nor its installer brought."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass

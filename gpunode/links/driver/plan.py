@@ -1,7 +1,5 @@
 """NVIDIA's driver: packages of the right branch or its own installer, modules in the same version, fabric manager and persistence daemon."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Literal

@@ -1,7 +1,5 @@
 """The driver with modules that the distribution builds and signs: they need no compiler, and load with Secure Boot."""
 
-from __future__ import annotations
-
 from gpunode.errors import CannotPlan
 from gpunode.links.driver import branches as kernels
 from gpunode.links.driver import choose as driver

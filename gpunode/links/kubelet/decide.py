@@ -1,7 +1,5 @@
 """The decision about a host's kubelet: its minor version, its feature gates, and what is set twice for it."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple, TypeAlias

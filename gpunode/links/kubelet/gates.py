@@ -1,7 +1,5 @@
 """Feature gates of a kubelet, where its arguments or its configuration file set them; all else stays as it is."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TypeAlias

@@ -1,8 +1,6 @@
 """k0s' kubelets: arguments that the node's service was installed with (docs.k0sproject.io, worker-node-config), and what its
 k0s.yaml sets (docs.k0sproject.io: extraArgs, featureGates, workerProfiles)."""
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The kubelet: it runs, with the feature gates that it should have."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping
 

@@ -3,8 +3,6 @@
 source: canonical/microk8s, microk8s-resources/{default-args,wrappers} and the patch for kubelite (ReadArgsFromFile).
 """
 
-from __future__ import annotations
-
 from gpunode.errors import CannotPlan
 from gpunode.links.kubelet import gates as merge
 from gpunode.links.kubelet import start

@@ -4,8 +4,6 @@ source: openshift/microshift, pkg/node/kubelet.go, assets/core/kubelet.yaml and 
 openshift/enhancements#1851 (apiServer.featureGates).
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """Changes by Kubernetes minor version."""
 
-from __future__ import annotations
-
 import re
 import sys
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """The kinds of kubelets that gpunode configures; each keeps its arguments in another place."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Protocol
 

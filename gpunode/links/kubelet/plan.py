@@ -1,7 +1,5 @@
 """The kubelet's feature gates: set where needed, removed where the kubelet would not start with them."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping, Sequence
 

@@ -4,8 +4,6 @@ docs.k3s.io/installation/configuration and docs.rke2.io/install/configuration: c
 later key replaces an earlier one; with a `+` after it, it is appended; arguments of the command replace both.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal

@@ -4,8 +4,6 @@ A kubelet sets it only on a Node object that it creates (pkg/kubelet/kubelet_nod
 `tryRegisterWithAPIServer` leaves those of a node that exists). So only a kubelet that has not joined gets it, and no restart is needed.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 from typing import TypeAlias
 

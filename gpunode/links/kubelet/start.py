@@ -1,7 +1,5 @@
 """How a host's kubelet would be started now, read as systemd and the kubelet read it: unit, arguments, configuration. Pure."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence

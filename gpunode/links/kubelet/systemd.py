@@ -4,8 +4,6 @@ systemd.syntax(7), systemd.service(5) under COMMAND LINES, systemd.exec(5); src/
 missing there.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass

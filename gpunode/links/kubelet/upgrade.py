@@ -1,7 +1,5 @@
 """What an upgrade of Kubernetes would break on one host, from one probe of it. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The machine: a GPU is on the PCI bus, and the system is one that gpunode may change."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 from gpunode.errors import CannotPlan, Problem

@@ -1,7 +1,5 @@
 """GPUs by their PCI ids: what they are, and which branches and module flavours drive them."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass

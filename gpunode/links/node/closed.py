@@ -1,7 +1,5 @@
 """Why a node takes no new pods: who closed it, and when."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Cordons: while one stands, no new pods come to the node. Each carries its owner, and gpunode lifts only its own."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from gpunode.cluster.api import MANAGER, Api

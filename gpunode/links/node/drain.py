@@ -1,7 +1,5 @@
 """The pods of a node that a change would end: which they are, waiting until they have ended, and evicting them."""
 
-from __future__ import annotations
-
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence

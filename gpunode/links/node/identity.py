@@ -4,8 +4,6 @@ The kubelet reports its machine from the files that a probe reads too (https://k
 machine-id, the firmware's UUID, and the boot id, which no two running kernels share.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 from gpunode.errors import ClusterError, Problem

@@ -1,7 +1,5 @@
 """Labels of nodes: applied, each writer's own; and the label that names a host's GPU model."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Mapping
 

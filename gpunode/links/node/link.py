@@ -1,7 +1,5 @@
 """The node: the host is registered as it, Ready and schedulable; and the feature gates that its kubelet runs with."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from urllib.parse import quote

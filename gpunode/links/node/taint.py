@@ -3,8 +3,6 @@
 The API server knows one owner of all taints together. So an annotation has those of the inventory that gpunode has set.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 

@@ -1,7 +1,5 @@
 """The node's condition GpuReady: whether it agrees with the plugin's status, and its removal."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Collection
 

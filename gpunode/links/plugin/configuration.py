@@ -1,8 +1,6 @@
 """The plugin's configuration in sentences for users: what its change means for pods, and what of it Kubernetes would not
 report. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TypeAlias
 

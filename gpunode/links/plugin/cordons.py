@@ -1,7 +1,5 @@
 """The host's file of cordoned GPUs, which the device plugin follows: what it says, and its changes. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from gpunode.contract.cordons import FILE, Cordon, dumps, loads

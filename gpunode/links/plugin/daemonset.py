@@ -1,7 +1,5 @@
 """The plugin's DaemonSets and their pods: what is deployed, on which nodes, and why a pod does not run."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass

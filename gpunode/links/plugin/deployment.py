@@ -1,7 +1,5 @@
 """Deploys the plugin: what would change, and a wait until it runs on every node."""
 
-from __future__ import annotations
-
 import hashlib
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """The units that the plugin makes of a host's GPUs by its configuration, computed with the plugin's own code. Pure."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace

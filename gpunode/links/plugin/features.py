@@ -3,8 +3,6 @@
 source: NVIDIA/k8s-device-plugin, internal/lm (resource.go, version.go, mig-strategy.go) and docs/gpu-feature-discovery/README.md
 """
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """The device plugin on a node: its image is there, it runs, and the node's GPUs are its own."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from contextlib import suppress
 

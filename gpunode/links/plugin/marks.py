@@ -1,7 +1,5 @@
 """gpunode's marks on a node: labels, taints, cordon, annotations and the plugin's condition; and how they are taken off."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterator
 
 from gpunode.cluster.api import Api, notes

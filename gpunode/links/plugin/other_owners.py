@@ -6,8 +6,6 @@ nvidia.com/gpu`), NVIDIA/gpu-operator v26.7.0 (controllers/nodelabeling_controll
 ResourceSlices go when it does: the kubelet deletes them.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass

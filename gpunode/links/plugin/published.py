@@ -1,7 +1,5 @@
 """The device plugin's status on a node, from the node's annotation or the plugin's log, and the reasons in it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from datetime import datetime, timezone

@@ -1,7 +1,5 @@
 """How each node's GPUs are used, as its device plugin says on request; and which pods have some where it does not."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass

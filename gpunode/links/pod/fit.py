@@ -4,8 +4,6 @@ source: kubernetes/kubernetes 1.36, pkg/scheduler/framework/plugins/{noderesourc
 k8s.io/component-helpers/scheduling/corev1/{nodeaffinity,helpers.go}.
 """
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """The pod: vectoradd passes on every free GPU, and with isolation a pod that asks for no GPU sees none."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 

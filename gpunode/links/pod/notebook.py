@@ -1,7 +1,5 @@
 """Jupyter on one GPU: a Deployment and a Service, created, waited for, and removed."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType

@@ -4,8 +4,6 @@ The scheduler's message is read by a table. What the objects can show is judged 
 is reported in the scheduler's words.
 """
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Pods that run to their end: made, followed and deleted in every case. nvidia-smi on a GPU, and pods that ask for none."""
 
-from __future__ import annotations
-
 import secrets
 import time
 from collections.abc import Collection, Mapping, Sequence

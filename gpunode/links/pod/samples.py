@@ -1,7 +1,5 @@
 """Sample workloads as manifests: what `gpunode run manifest` prints, and `gpunode run notebook` creates."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType

@@ -1,7 +1,5 @@
 """Why a pod that a scheduler has placed does not work, or could not be created: by its status, events and log. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 

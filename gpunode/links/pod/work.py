@@ -1,7 +1,5 @@
 """Work: containers that run keep the GPUs that they were given, the kubelet refused no pod, and no pod has GPUs that it never asked for."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping, Sequence
 

@@ -1,7 +1,5 @@
 """Container runtimes, a module each: what a probe reads, the plan, and the merge of its files."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Protocol
 

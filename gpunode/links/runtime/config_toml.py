@@ -3,8 +3,6 @@
 Edits are made in the text and then read back: when the result does not say exactly what was meant, it is refused.
 """
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Iterator, Mapping
 from typing import Any

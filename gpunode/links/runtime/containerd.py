@@ -1,8 +1,6 @@
 """containerd, through its CRI plugin. The file that counts is edited in place: a drop-in of gpunode's would shadow what the
 user changes in the main file later."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ crio.conf(5), crio.conf.d(5): crio.conf first, then crio.conf.d in the order of 
 a runtime's table replaces an earlier one of its name.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any

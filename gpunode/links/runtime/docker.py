@@ -1,7 +1,5 @@
 """docker, where the kubelet drives it itself (dockershim) or through cri-dockerd: the nvidia runtime in daemon.json."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator, Mapping

@@ -6,8 +6,6 @@ so a drop-in of version 3 keeps a main file of version 2 from it (containerd#128
 main file (reverted by containerd#13939); from 2.3 on each file is migrated alone.
 """
 
-from __future__ import annotations
-
 import copy
 import re
 from collections.abc import Iterator, Mapping

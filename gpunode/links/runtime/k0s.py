@@ -4,8 +4,6 @@ docs.k0sproject.io/stable/runtime: drop-ins from 1.27.1 on, while /etc/k0s/conta
 of all is in /run/k0s/containerd-cri.toml.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The container runtime: which one the kubelet uses, whether it runs and gives containers their GPUs; SELinux' boolean for it."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any

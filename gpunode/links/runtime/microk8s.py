@@ -3,8 +3,6 @@
 source: canonical/microk8s, microk8s-resources/wrappers/run-containerd-with-args and default-args/containerd-template.toml.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from fnmatch import fnmatchcase

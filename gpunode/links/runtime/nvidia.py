@@ -1,7 +1,5 @@
 """What the runtimes share: the entry of NVIDIA's in their configuration, and how they start containers."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import NamedTuple
 

@@ -4,8 +4,6 @@ runtime where they find it; the default one is a setting.
 docs.k3s.io/advanced (containerd, alternative runtimes) and docs.rke2.io/advanced; pkg/agent/containerd/runtimes.go.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from typing import Any

@@ -1,7 +1,5 @@
 """Who has what of each GPU: what was promised by pods' annotations, beside what kubelets allocated. Pure."""
 
-from __future__ import annotations
-
 import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence

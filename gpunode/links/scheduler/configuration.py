@@ -1,7 +1,5 @@
 """What tells a scheduler of an extender: a KubeSchedulerConfiguration, or a Policy of Kubernetes before 1.19."""
 
-from __future__ import annotations
-
 import copy
 import json
 import re

@@ -1,7 +1,5 @@
 """The changes that add the extender to a host's scheduler, or take it out."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """Where pods would go, on a copy of the cluster's books. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 

@@ -9,8 +9,6 @@ Of two folders /run/cdi wins for a device that both have; of a device in two fil
 source: cncf-tags/container-device-interface pkg/cdi/cache.go (refresh), pkg/cdi/spec-dirs.go (DefaultSpecDirs).
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from dataclasses import replace

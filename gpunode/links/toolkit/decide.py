@@ -7,8 +7,6 @@ A `systemctl daemon-reload` makes systemd apply the device rules that it knows. 
 source: NVIDIA's troubleshooting of the container toolkit, NVIDIA/nvidia-container-toolkit#48, runc's CHANGELOG.md.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from typing import NamedTuple

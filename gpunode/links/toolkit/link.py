@@ -1,7 +1,5 @@
 """NVIDIA's container toolkit: its packages, its configuration, its CDI specification; and the package sources before all others."""
 
-from __future__ import annotations
-
 from gpunode.links.link import Link, Step, judge_by_plan, waiting_step
 from gpunode.links.toolkit import cdi, plan
 from gpunode.model import Facts, Fault, Outcome, Verdict

@@ -1,7 +1,5 @@
 """NVIDIA's container toolkit: its sources, its four packages at one version and none of its predecessors, its configuration."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterable

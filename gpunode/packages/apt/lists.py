@@ -4,8 +4,6 @@ sources.list(5). Two entries conflict when they share an index file, whose name 
 (apt-pkg/deb/debmetaindex.cc, tried with apt 2.6): if their keys differ, apt reads neither.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -1,8 +1,6 @@
 """What apt needs: NVIDIA's sources in its lists with their keys, no conflicting ones, and to stay on a driver branch, by NVIDIA's
 pin package where there is one, else by a preferences file."""
 
-from __future__ import annotations
-
 import re
 import time
 from collections.abc import Iterable, Iterator

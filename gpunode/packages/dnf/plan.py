@@ -1,8 +1,6 @@
 """What dnf needs: NVIDIA's repositories with their keys, EPEL for dkms, the plugin that holds, and to stay on a driver branch: by
 the stream of NVIDIA's module where its repository has streams, elsewhere by the versions of the packages, which are held."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from configparser import ConfigParser, Error
 from dataclasses import dataclass, replace

@@ -4,8 +4,6 @@ Repositories are files as dnf's, in another folder. Locks keep the driver's othe
 stanza each.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 

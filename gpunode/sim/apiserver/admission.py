@@ -3,8 +3,6 @@
 Complete for gpunode's kinds of objects only; the values are those of kube-apiserver 1.36.
 """
 
-from __future__ import annotations
-
 import base64
 import copy
 import uuid

@@ -1,7 +1,5 @@
 """The simulated cluster's API over HTTPS on this machine, for clients with a token."""
 
-from __future__ import annotations
-
 import json
 import ssl
 import threading

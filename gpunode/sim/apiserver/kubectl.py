@@ -3,8 +3,6 @@
 kubectl sends DeleteOptions and Evictions in protobuf since 1.32; their fields' numbers are those of generated.proto.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from typing import Any, TypeAlias
 

@@ -4,8 +4,6 @@ As in the API server: lists of named items are merged by name, other lists and a
 is written as in managedFields: `f:metadata`, `k:{"name":"c"}`, and `.` for an item of a list itself.
 """
 
-from __future__ import annotations
-
 import copy
 import json
 from collections.abc import Callable, Iterable, Mapping

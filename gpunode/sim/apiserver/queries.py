@@ -1,7 +1,5 @@
 """What lists and watches select: label selectors, field selectors, and the stream of a watch."""
 
-from __future__ import annotations
-
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping

@@ -3,8 +3,6 @@
 `api.py` parses method and path and checks the user. Answers are plain objects; errors are raised.
 """
 
-from __future__ import annotations
-
 import copy
 import secrets
 import uuid

@@ -4,8 +4,6 @@ Objects in the store are never changed in place, only replaced. An object from t
 must be copied before it is changed.
 """
 
-from __future__ import annotations
-
 import copy
 import re
 import threading

@@ -1,7 +1,5 @@
 """A certificate for an API on this machine; clients trust it only through its kubeconfig."""
 
-from __future__ import annotations
-
 import ssl
 from datetime import datetime, timedelta, timezone
 from ipaddress import ip_address

@@ -1,7 +1,5 @@
 """A machine's /proc, /sys and the output of its programs, as files: written at every change, so that reads are cheap."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

@@ -3,8 +3,6 @@
 Names, versions and dependencies are those of NVIDIA's repositories for Debian 12 and Ubuntu 22.04, and its toolkit's.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import sys

@@ -1,7 +1,5 @@
 """What dockerd, containerd and the kubelet of a simulated host make of their configuration, and the loading of images."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex

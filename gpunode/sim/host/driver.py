@@ -1,7 +1,5 @@
 """The driver of a simulated host: modprobe, the modules of a boot, and NVIDIA's own installer."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import sys

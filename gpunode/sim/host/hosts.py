@@ -1,7 +1,5 @@
 """Creates simulated hosts: a root folder with the files of a real host of its kind, and its first state."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import sys

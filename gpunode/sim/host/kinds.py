@@ -1,7 +1,5 @@
 """The kinds of simulated machines."""
 
-from __future__ import annotations
-
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, replace

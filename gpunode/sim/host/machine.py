@@ -3,8 +3,6 @@
 The standard library only: the programs of a host start fast and find no other.
 """
 
-from __future__ import annotations
-
 import time
 from dataclasses import dataclass, field
 from typing import Literal

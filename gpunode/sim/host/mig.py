@@ -1,7 +1,5 @@
 """MIG of a simulated host: its GPUs' mode and devices, as nvidia-smi makes them, and a boot leaves them."""
 
-from __future__ import annotations
-
 import re
 import uuid
 from dataclasses import replace

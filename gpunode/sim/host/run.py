@@ -4,8 +4,6 @@ Half the cost of such a program is its imports: what few programs need is import
 forked instead (gpunode/sim/forkserver.py).
 """
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Sequence

@@ -3,8 +3,6 @@
 gpunode's agent is recognised in the command that starts it, and forked instead.
 """
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import io

@@ -8,8 +8,6 @@
 The standard library only, as in `machine.py`.
 """
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import json

@@ -1,7 +1,5 @@
 """systemctl and journalctl of a simulated host, and the effects of starting a unit."""
 
-from __future__ import annotations
-
 import re
 import sys
 import time

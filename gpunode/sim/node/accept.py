@@ -3,8 +3,6 @@
 The fault `slow-gpu` of a host (`Now.faults`: its GPU's UUID) gives that one half of its memory's bandwidth.
 """
 
-from __future__ import annotations
-
 import os
 import random
 import sys

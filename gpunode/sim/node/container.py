@@ -1,7 +1,5 @@
 """A simulated host's folders of sockets and its pods' address on this computer."""
 
-from __future__ import annotations
-
 import os
 import secrets
 import socket

@@ -5,8 +5,6 @@ gets its answer. On its other socket, as in kubelets since 1.20, it serves the P
 each allocation and each list, not when a pod ends.
 """
 
-from __future__ import annotations
-
 import base64
 import contextlib
 import json

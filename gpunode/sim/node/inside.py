@@ -5,8 +5,6 @@ of the host that GPUNODE_SIM_HOST names; they exist only where the nvidia runtim
 pod's address, not at all of this computer's. The process ends when its standard input does: with its kubelet.
 """
 
-from __future__ import annotations
-
 import asyncio
 import ctypes
 import errno

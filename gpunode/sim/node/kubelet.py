@@ -1,7 +1,5 @@
 """The kubelet of a simulated machine: it registers its node, and runs pods while the machine's kubelet unit is active."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path

@@ -4,8 +4,6 @@
 Every function returns an nvmlReturn_t and writes its answers through the caller's pointers.
 """
 
-from __future__ import annotations
-
 import ctypes
 import time
 from collections.abc import Callable, Mapping

@@ -1,7 +1,5 @@
 """One container of a pod on a simulated node: its mounts, starts, restarts, readiness and status."""
 
-from __future__ import annotations
-
 import http.client
 import secrets
 import shutil

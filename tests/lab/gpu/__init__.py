@@ -4,8 +4,6 @@
 load modules. The driver itself comes as packages (tests/lab/packages). README.md says what is real.
 """
 
-from __future__ import annotations
-
 import copy
 import json
 import os

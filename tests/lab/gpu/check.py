@@ -4,8 +4,6 @@ Resets both hosts, takes them through installing, using, breaking and changing d
 Uses nvidia-ml-py (module pynvml) of the Python that runs it.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import sys

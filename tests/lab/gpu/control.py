@@ -3,8 +3,6 @@
 A GPU is named by its number in /etc/lab-gpus.json, which lists them in PCI bus order.
 """
 
-from __future__ import annotations
-
 TOOL = "/usr/local/sbin/lab-gpu"
 
 

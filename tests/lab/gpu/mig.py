@@ -1,7 +1,5 @@
 """MIG layouts: which instances a GPU is cut into, with the numbers that drivers give them."""
 
-from __future__ import annotations
-
 import uuid
 from collections.abc import Iterable, Mapping
 from typing import Any

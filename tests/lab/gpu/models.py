@@ -4,8 +4,6 @@ models.json has names, memory and PCI ids of real boards; `branch_min`/`branch_m
 say which driver takes the GPU.
 """
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -3,8 +3,6 @@
 What is above NVML is as on a lab host: device nodes, `/proc/driver`, PCI bus, libnvidia-ml. Needs root.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import shutil

@@ -1,7 +1,5 @@
 """The lab's signed apt repositories: NVIDIA's driver and container toolkit under their real names, and kernel headers."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 import tempfile

@@ -1,7 +1,5 @@
 """Flat, signed apt repositories, and the key that signs them."""
 
-from __future__ import annotations
-
 import gzip
 import hashlib
 import os

@@ -1,7 +1,5 @@
 """Debian packages, made with dpkg-deb from values."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import tempfile

@@ -4,8 +4,6 @@ They are the archive's own, fetched by apt and checked by its signatures, with t
 Only what needs a GPU is replaced in them: libraries, programs, module sources, firmware.
 """
 
-from __future__ import annotations
-
 import re
 import shutil
 import subprocess

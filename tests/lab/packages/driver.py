@@ -5,8 +5,6 @@ dependency is on exactly the same version, so an older branch needs nvidia-drive
 before apt can choose it.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 

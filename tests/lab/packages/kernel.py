@@ -1,7 +1,5 @@
 """What Debian's own archive has for a kernel: its headers, as far as dkms looks at them."""
 
-from __future__ import annotations
-
 from .deb import Link, Package
 
 

@@ -4,8 +4,6 @@ Source: NVIDIA/yum-packaging-nvidia-driver (nvidia-driver.spec, nvidia-persisten
 toolkit's own spec. What is in them is what is in the Debian packages, at Debian's places: the host is one.
 """
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path

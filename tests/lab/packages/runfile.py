@@ -3,8 +3,6 @@
 Its header differs from makeself's as NVIDIA's does: an option that it does not know is the installer's.
 """
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 import tempfile

@@ -3,8 +3,6 @@
 libnvidia-container is not Go: its two packages are stand-ins that satisfy the exact dependencies.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from .deb import Package

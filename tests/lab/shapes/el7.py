@@ -5,8 +5,6 @@ the kernel modules are built with the package, as there: no headers, no dkms.
 source: NVIDIA/yum-packaging-nvidia-driver, branch rhel7
 """
 
-from __future__ import annotations
-
 import os
 import subprocess
 import tempfile

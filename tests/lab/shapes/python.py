@@ -1,7 +1,5 @@
 """A Python that lies anywhere, laid out as python-build-standalone's install_only archives are; and hosts that need it."""
 
-from __future__ import annotations
-
 import hashlib
 import tarfile
 from pathlib import Path

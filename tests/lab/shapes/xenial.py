@@ -4,8 +4,6 @@ The driver's packages have the names and relations of NVIDIA's for Ubuntu, as fa
 source: github.com/NVIDIA/ubuntu-packaging-nvidia-driver
 """
 
-from __future__ import annotations
-
 import os
 import tempfile
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A fake API, a client for it, and the little actors that nodes and controllers are."""
 
-from __future__ import annotations
-
 import functools
 import json
 import pickle

@@ -3,8 +3,6 @@
 It knows nothing of scheduling or kubelets; tests say with `react` what happens after a change.
 """
 
-from __future__ import annotations
-
 import copy
 import json
 import threading

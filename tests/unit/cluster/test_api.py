@@ -1,7 +1,5 @@
 """Requests, what is said when they are not answered well, and waits that outlive broken watches."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import socket

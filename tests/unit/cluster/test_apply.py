@@ -1,7 +1,5 @@
 """Manifests into the cluster and out of it, and how their changes read."""
 
-from __future__ import annotations
-
 import copy
 import json
 from typing import Any

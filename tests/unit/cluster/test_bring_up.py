@@ -1,7 +1,5 @@
 """The cluster's part of `provision`, one host's trouble beside another's."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence

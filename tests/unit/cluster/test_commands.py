@@ -1,7 +1,5 @@
 """The commands that speak to the cluster alone: which nodes they find, what they say, how they end."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The node's condition GpuReady: what it is for a status, whether it agrees, and who removes it."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Whether API server and etcd are healthy, asked before and after a host of the control plane is disturbed."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

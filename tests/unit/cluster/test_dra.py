@@ -1,7 +1,5 @@
 """A DRA driver on the same nodes: it is named, and the plugin is not put beside it."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The scheduler extender in the cluster, and the scheduler beside the cluster's own that asks it."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterable, Mapping
 from copy import deepcopy

@@ -1,7 +1,5 @@
 """Labels as of GPU feature discovery: their values by table, and that a running one is left alone."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The cluster's Lease: since when a run certainly holds it. Its life among other runs is in tests/sim/test_work.py."""
 
-from __future__ import annotations
-
 from typing import Any
 from unittest import mock
 

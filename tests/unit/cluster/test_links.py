@@ -1,7 +1,5 @@
 """What verify says of capacity and pods where GPUs are shared."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,8 +1,6 @@
 """What the manifests promise: ours by label, small in rights, right for every runtime, with admission policies that hold their
 accounts in. What these refuse: tests/lab/test_policies.py."""
 
-from __future__ import annotations
-
 import inspect
 import re
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """gpunode's marks on a node: what they are, and that none is left; others' stay."""
 
-from __future__ import annotations
-
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Which node a host is, the labels on it, and what its kubelet reports of itself."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 

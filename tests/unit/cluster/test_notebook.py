@@ -1,7 +1,5 @@
 """`gpunode run notebook`: created, waited for, told how to reach, removed; and kubectl's plugins, which are the same program."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """API servers without server-side apply, and without dry runs: the same changes, differences and owners, by three-way merges."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """The pod that runs nvidia-smi once."""
 
-from __future__ import annotations
-
 import pytest
 
 from gpunode.cluster.api import Api

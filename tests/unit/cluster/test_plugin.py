@@ -1,7 +1,5 @@
 """Deploying the plugin, waiting for GPUs, and the reasons when they do not come."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

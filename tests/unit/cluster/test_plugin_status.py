@@ -1,7 +1,5 @@
 """What is read of the plugin's status, from where, and what is answered where there is none."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

@@ -1,7 +1,5 @@
 """Why a pod does not run, in the words of those who know."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """How many requests the API server gets, and which of them side by side: what a run over 1,000 nodes costs."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from threading import Barrier
 from typing import Any

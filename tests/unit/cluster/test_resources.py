@@ -1,7 +1,5 @@
 """Extended resources counted by hand."""
 
-from __future__ import annotations
-
 import pytest
 
 from gpunode.commands.label import parse_counts as wish

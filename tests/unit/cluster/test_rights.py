@@ -1,7 +1,5 @@
 """The rights that a user lacks: which are named, in which order, and the roles on offer."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from contextlib import nullcontext
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A new version of the plugin on some nodes at a time."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any

@@ -1,7 +1,5 @@
 """Sample workloads: manifests that the Kubernetes API takes, with what their user names in them."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """What another sharing of GPUs means, as plans say it."""
 
-from __future__ import annotations
-
 import pytest
 
 from gpunode.links.plugin.configuration import meaning

@@ -1,7 +1,5 @@
 """Requests for the labels of many nodes: side by side, and never more at once than connections are kept."""
 
-from __future__ import annotations
-
 import itertools
 import threading
 from collections.abc import Callable, Sequence

@@ -1,7 +1,5 @@
 """Whether a pod that holds GPUs runs anything on them: by its containers' states, and never where these leave a doubt."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """A pod that asks for no GPU though its environment asks for all: what it sees, and that it is deleted."""
 
-from __future__ import annotations
-
 import pytest
 
 from gpunode.cluster.api import Api

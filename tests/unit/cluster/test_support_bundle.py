@@ -1,7 +1,5 @@
 """`gpunode support-bundle`: what is in it, and that no planted secret is."""
 
-from __future__ import annotations
-
 import json
 import stat
 import tarfile

@@ -1,7 +1,5 @@
 """The taint of nodes that are not proven: whose it is, who takes it over, who removes it."""
 
-from __future__ import annotations
-
 import time
 from dataclasses import replace
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """What would refuse a run's pods is named by its plan; each sentence of API servers and schedulers has its code and its fix."""
 
-from __future__ import annotations
-
 import json
 from typing import Any, Literal
 

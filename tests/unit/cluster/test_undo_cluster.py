@@ -1,7 +1,5 @@
 """Labels and taints of nodes after the undo of a run: as before it, others' and later ones stay, an undo can be undone."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterator
 from dataclasses import replace

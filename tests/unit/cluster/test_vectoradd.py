@@ -1,7 +1,5 @@
 """A pod per GPU, every free GPU once, always cleaned up."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

@@ -1,7 +1,5 @@
 """`gpunode why` with a kubeconfig alone, and with an inventory: its answer, its lines, its exit code."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from dataclasses import replace

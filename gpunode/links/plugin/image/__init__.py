@@ -4,8 +4,6 @@ The archive is OCI's layout with docker's `manifest.json`, so `docker load`, `ct
 The same base, the same gpunode and the same Python make the same bytes.
 """
 
-from __future__ import annotations
-
 import hashlib
 import io
 import json

@@ -1,7 +1,5 @@
 """The image to build on: an archive of `docker save`, an OCI archive, or a folder in OCI's layout."""
 
-from __future__ import annotations
-
 import gzip
 import hashlib
 import io

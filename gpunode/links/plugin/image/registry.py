@@ -4,8 +4,6 @@ login of docker or podman, where the registry wants one.
 Proxies are those of the environment; $SSL_CERT_FILE names the CA of a registry that has its own.
 """
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import json

@@ -4,8 +4,6 @@ The program that starts both is a stand-in, agent.py: neither product is in a pa
 source: k3s, install.sh; RKE2, bundle/lib/systemd/system/rke2-agent.service
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Literal
 

@@ -7,8 +7,6 @@ as a child. Not in it: joining a cluster, images of its own, registries, kube-pr
 source: k3s, pkg/agent/containerd/{config_linux,runtimes}.go, pkg/agent/templates, pkg/daemons/agent/agent_linux.go
 """
 
-from __future__ import annotations
-
 import ctypes
 import glob
 import os
