@@ -18,7 +18,6 @@ from typer.main import get_command_name
 from gpunode import __version__
 from gpunode.cli import (
     demo,
-    explain,
     history,
     hosts,
     inspection,
@@ -75,7 +74,7 @@ app.command(short_help="Collect everything for a bug report, without secrets.")(
 app.command(short_help="List this operator's recorded runs.")(history.history)
 app.command(short_help="Show a recorded run: plan, answers, results, times.")(history.show)
 app.command(short_help="Undo a recorded run's changes.")(history.undo)
-app.command(short_help="Explain an error: whose fault it is, what to do next.")(explain.explain)
+app.command(short_help="Explain an error: whose fault it is, what to do next.")(why.explain)
 app.add_typer(why.app, name="why", short_help="Explain a symptom: a pod, a node, a GPU.")
 app.add_typer(plugin.app, name="plugin", short_help="The device plugin: image, deploy, status, remove.")
 app.add_typer(share.app, name="share", short_help="Share GPUs by memory: the scheduler picks the GPU.")

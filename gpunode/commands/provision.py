@@ -91,14 +91,12 @@ class ProvisionOptions:
 
     def with_plan(self, reviewed: PlanFile, file: Path, given: Collection[str]) -> ProvisionOptions:
         """These options, with those of the plan in this file. Raises UsageError where one that the user has `given` differs."""
-        known, mine = reviewed.options, self.recorded
-        for name in ("run", "batch", "canary", "taint"):
-            if name in given and getattr(mine, name) != getattr(known, name):
-                option = {"run": "--run" if self.run else "--no-run", "taint": "--taint-until-verified"}.get(
-                    name, f"--{name}"
-                )
+        known = reviewed.options
+        planned = plan_file.written_options(known)
+        for name, text in plan_file.written_options(self.recorded).items():
+            if name in given and text != planned[name]:
                 raise UsageError(
-                    f"{option}: the plan in {file} was made with {plan_file.write_options(known) or 'the defaults'}",
+                    f"{text.split()[0]}: the plan in {file} was made with {plan_file.write_options(known) or 'the defaults'}",
                     hint=f"`gpunode provision {shlex.quote(str(file))}` takes these options from the plan. For others, plan again.",
                 )
         return replace(self._as_planned(known), reviewed=reviewed, file=file)

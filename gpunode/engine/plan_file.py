@@ -135,15 +135,20 @@ def read(path: Path) -> PlanFile | None:
     return plan
 
 
+def written_options(options: RunOptions) -> dict[str, str]:
+    """The options of a plan as users write them, by name."""
+    return {
+        "run": "--no-run" if options.run is False else "--run",
+        "batch": f"--batch {options.batch}" if options.batch else "",
+        "canary": f"--canary {options.canary or 0}",
+        "taint": "--taint-until-verified" if options.taint else "",
+    }
+
+
 def write_options(options: RunOptions) -> str:
-    """The options of a plan as users write them; "": all are the usual ones."""
-    words = (
-        "--no-run" if options.run is False else "",
-        f"--batch {options.batch}" if options.batch else "",
-        f"--canary {options.canary}" if options.canary else "",
-        "--taint-until-verified" if options.taint else "",
-    )
-    return " ".join(filter(None, words))
+    """Those that are not the usual ones; "": all are."""
+    usual = written_options(RunOptions()).values()
+    return " ".join(text for text in written_options(options).values() if text not in usual)
 
 
 def plan_again(reviewed: PlanFile, file: Path, inventory: Inventory) -> Advice:

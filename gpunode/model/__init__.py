@@ -7,6 +7,7 @@ from gpunode.errors import Layer
 from gpunode.model.change import (
     Change,
     Checker,
+    Entry,
     Expected,
     Flavour,
     ForgetHost,
@@ -16,6 +17,7 @@ from gpunode.model.change import (
     Layout,
     LoadImage,
     MigLayout,
+    PackageChange,
     Packages,
     PackageSpec,
     Reboot,
@@ -66,7 +68,6 @@ from gpunode.model.host import (
     Share,
     Ssh,
 )
-from gpunode.model.journal import Entry, PackageChange
 from gpunode.model.outcome import (
     Event,
     Fault,

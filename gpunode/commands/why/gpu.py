@@ -13,7 +13,7 @@ from gpunode.contract.usage import Gpu
 from gpunode.engine.member import Member
 from gpunode.engine.session import Session
 from gpunode.errors import Problem, UsageError
-from gpunode.links.driver.link import SILENT, repair
+from gpunode.links.driver.link import LOST, SILENT, repair
 from gpunode.links.machine.pci import driven
 from gpunode.links.node import Node, parse
 from gpunode.links.node.closed import why_closed
@@ -45,7 +45,8 @@ def why_gpu(session: Session, text: str, *, hosts: bool) -> int:
     answers = not gpu.unhealthy and (
         not listed or gpu.uuid in listed
     )  # by a plugin that may not know yet, and by the host
-    beside = tuple(each for each in usage.gpus if _is_lost(each)) if answers else ()
+    lost = [each for each in usage.gpus if each.unhealthy and each.unhealthy.code in LOST]
+    beside = lost if answers else ()
     problems += [
         problem
         for problem in broken.values()
@@ -66,10 +67,6 @@ def why_gpu(session: Session, text: str, *, hosts: bool) -> int:
         first = beside[0]
         state = f"healthy and {state}. GPU {first.index} of its node is Unhealthy: `gpunode why gpu {usage.node}/{first.index}` shows the fix"
     return report(session, f"gpu {gpu.uuid}", "fine", f"{text}, {state}", (), fine=True)
-
-
-def _is_lost(gpu: Gpu) -> bool:
-    return gpu.unhealthy is not None and gpu.unhealthy.code in ("gpu-lost", "xid-79")
 
 
 def judge_gpu(gpu: Gpu, node: Node, name: str = "it") -> Iterator[Problem]:

@@ -18,6 +18,7 @@ from gpunode.wording import Advice, Command, page
 
 UNMANAGED = "`driver: none` leaves the driver to you: install it or load its module; reboot if module and library differ."
 SILENT = "gpus-silent"  # verdict's code: NVML lists or reaches fewer GPUs than the bus has
+LOST = ("gpu-lost", "gpu-unreachable", "xid-79")  # codes of a GPU that has left the bus
 ON_HOST = ("reboot", "reset-gpu", "reset-fabric")  # actions whose command is one
 
 
@@ -149,8 +150,7 @@ def judge_nvml(outcome: Outcome, seen: Facts) -> Verdict:
         why = cause_by_plan(outcome, "NVML", "driver")
         fix = fix_by_plan(outcome, "NVML", repair(node_name(outcome, seen)), "driver")
         meaning = explain(error)
-        lost = meaning is not None and meaning.code in ("gpu-lost", "gpu-unreachable")
-        return Verdict.broken("NVML", error, why, fix, SILENT if lost else "")
+        return Verdict.broken("NVML", error, why, fix, SILENT if meaning and meaning.code in LOST else "")
     listed = {gpu.pci.lower()[-12:] for gpu in seen.gpus}
     expected = driven(seen.pci)
     missing = [device.address for device in expected if device.address.lower()[-12:] not in listed]
