@@ -145,7 +145,6 @@ def archives() -> Iterator[tuple[str, ...]]:
         for version in read("gpunode.links.driver", "archives.yaml")[name]["releases"]:
             point, kernel = KERNELS[f"{name} {version}"]
             archive = archive_tables.archive(Os(name, point, ""))
-            assert archive is not None
             parts = tuple(
                 dict.fromkeys(part for branch in archive.branches for part in archive.components(branch))
             )
@@ -185,7 +184,6 @@ def archived(facts: Mapping[str, Any], device: str, base: str = "modern") -> str
         wish = chain.decide(host, seen, None).driver
     except Refused as refused:
         return f"refused: {refused.message.splitlines()[0]}"
-    assert wish is not None
     built = [spec for spec in wish.packages if spec.name.endswith("-dkms")]
     first = (*wish.modules[1:], *wish.modules, *built, *wish.packages)[0]
     return f"{wish.branch} {wish.flavour}: `{first.name}`"

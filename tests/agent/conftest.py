@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from gpunode.host import bootstrap, wire
-from gpunode.model import Change, Watch
+from gpunode.host import answers, bootstrap, wire
+from gpunode.model import Change, Facts, Watch
 from gpunode.packages import hint_of
 from gpunode.sim.process import end_apply
 from tests import forks
@@ -126,6 +126,9 @@ class Host:
         (message,) = self.ask(wire.probe_job(Watch(**watch)))
         assert message["type"] == "facts"
         return dict(message["facts"])
+
+    def facts(self, **watch: Any) -> Facts:
+        return answers.parse_facts(self.probe(**watch))
 
     def job(self, *changes: Change, watch: Watch | None = None, **extra: Any) -> dict[str, Any]:
         """An apply that does not wait long for anything."""

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from gpunode.host import answers
 from gpunode.model import Expected, WriteFile
 from tests.agent.conftest import Host
 
@@ -140,8 +139,7 @@ def test_an_imported_file_where_nothing_can_be_laid_over_another_must_be_readabl
 def test_a_containerd_without_a_file_runs_with_its_defaults(host: Host):
     """1.x does not dump them then, and exits with 1."""
     containerd(host)
-    seen = answers.parse_facts(host.probe()).containerd
-    assert seen is not None
+    seen = host.facts().containerd
     assert (seen.error, seen.dump) == (None, CRI + RUNC)
 
 

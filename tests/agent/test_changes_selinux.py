@@ -3,7 +3,7 @@
 import pytest
 
 from gpunode.engine import undo
-from gpunode.host import answers, wire
+from gpunode.host import wire
 from gpunode.model import SelinuxBoolean, WriteFile
 from tests.agent.conftest import Host
 
@@ -52,7 +52,7 @@ def test_an_undo_switches_a_boolean_back_to_what_it_was(host: Host, before: str)
     for on in (True, False, True):
         assert host.ask(host.job(SelinuxBoolean("b", "why", on=on), record="r1", why=["why"]))[-1]["ok"]
     (message,) = host.ask(wire.journal_job("r1"))
-    planned = undo.plan(wire.read(message)["entries"], "r1", answers.parse_facts(host.probe()))
+    planned = undo.plan(wire.read(message)["entries"], "r1", host.facts())
     assert planned == ((SelinuxBoolean("b", "as before run r1", on=before == "on"),), ())
     assert host.apply(*planned[0])[-1]["ok"]
     assert host.read("/state/b").strip() == before

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gpunode.host import answers, bootstrap, wire
+from gpunode.host import bootstrap, wire
 from gpunode.model import KernelModule, LoadImage, Reboot, RemoveImage, Runtime, Service, WriteFile
 from tests import tables
 from tests.agent.conftest import DAEMON, DOCKER, START, Host, wait_until
@@ -271,10 +271,10 @@ def test_daemons_that_a_killed_apply_has_stopped_are_known_until_their_start(hos
     host.start(host.job(KernelModule("why", load=loaded, unload=("nvidia",), services=units)))
     wait_until(host.path("/state/here").exists)
     kill(host)
-    assert answers.parse_facts(host.probe()).stopped == units
+    assert host.facts().stopped == units
     assert host.apply(KernelModule("why", services=units))[-1]["ok"]
     assert host.calls()[-1] == "systemctl start nvidia-persistenced.service"
-    assert answers.parse_facts(host.probe()).stopped == ()
+    assert host.facts().stopped == ()
 
 
 @pytest.mark.parametrize("fails", [False, True])

@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from gpunode.host import answers
 from gpunode.links.pod.on_host import device_rules
 from gpunode.links.pod.on_host.device_rules import in_list, result_of
 from gpunode.model import GpuContainer
@@ -192,7 +191,7 @@ def test_a_container_whose_list_lost_the_gpus_is_named_with_its_pod(host: Host):
     host.write(f"/sys/fs/cgroup/devices{CGROUP}/devices.list", "c 1:3 rwm\nc 195:0 rw\n")
     host.write(f"/sys/fs/cgroup/devices/docker/{OTHER}/devices.list", "a *:* rwm\n")
     files = ("/dev/nvidia0", "/dev/nvidiactl")
-    assert answers.parse_facts(host.probe()).gpu_containers == (
+    assert host.facts().gpu_containers == (
         GpuContainer(CONTAINER, UID, "ml/train", files, ("/dev/nvidiactl",)),
         GpuContainer(OTHER, None, None, files[:1], ()),
     )
@@ -204,7 +203,7 @@ def test_where_the_rules_cannot_be_read_nothing_is_claimed(host: Host, cgroup: s
     host.path("/dev").mkdir()
     device_files(host.path("/dev"), "nvidia0")
     container(host, 40, "nvidia0", cgroup=cgroup)
-    assert [each.lost for each in answers.parse_facts(host.probe()).gpu_containers] == [None]
+    assert [each.lost for each in host.facts().gpu_containers] == [None]
 
 
 UNIFIED = next(
@@ -262,5 +261,5 @@ def test_the_kernel_and_the_reader_agree_about_a_cgroups_programs(host: Host, wr
         host.path("/sys/fs/cgroup").mkdir()
         host.path(f"/sys/fs/cgroup/{folder.name}").mkdir()
         host.path(f"/sys/fs/cgroup/{folder.name}/{CONTAINER}").symlink_to(folder)
-        (seen,) = answers.parse_facts(host.probe()).gpu_containers
+        (seen,) = host.facts().gpu_containers
         assert seen.lost == ("/dev/nvidia0",)

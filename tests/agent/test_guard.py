@@ -359,13 +359,11 @@ def test_the_lock_is_roots_alone(host: Host):
 def test_who_looks_at_the_lock_for_a_moment_keeps_no_apply_away(tmp_path, monkeypatch):
     monkeypatch.setattr(system, "ROOT", str(tmp_path))
     first = record.take_lock({"run": "run1", "pid": os.getpid()})
-    assert first is not None
     first.close()
     with (tmp_path / "run/gpunode/lock").open() as file:
         fcntl.flock(file, fcntl.LOCK_SH)
         monkeypatch.setattr(record, "time", Mock(sleep=lambda _: fcntl.flock(file, fcntl.LOCK_UN)))
         second = record.take_lock({"run": "run2", "pid": os.getpid()})
-    assert second is not None
     second.close()
 
 

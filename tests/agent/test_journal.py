@@ -16,7 +16,7 @@ from gpunode.agent.record import Run
 from gpunode.engine import undo
 from gpunode.engine.on_host.changes import forget_host
 from gpunode.engine.on_host.work import KEPT_RUNS
-from gpunode.host import answers, wire
+from gpunode.host import wire
 from gpunode.model import (
     Change,
     Entry,
@@ -103,7 +103,7 @@ def test_after_a_kill_at_any_state_an_undo_restores_what_was_changed(
     file = host.path(f"{RUNS}/run1/journal.jsonl")
     file.write_bytes(b"".join(file.read_bytes().splitlines(keepends=True)[:lines]) + torn)
     host.write("/etc/a", content)
-    seen = answers.parse_facts(host.probe(files=("/etc/a",)))
+    seen = host.facts(files=("/etc/a",))
     changes, left = undo.plan(journal(host), "r1", seen)
     apply(host, *changes, record="r2", undoes="r1")
     assert [entry.undoes for entry in journal(host) if entry.run == "r2"] == ["r1"] * restores
@@ -121,9 +121,7 @@ def test_a_forget_that_is_killed_among_the_records_is_planned_from_the_oldest(ho
     def remove(path: str) -> None:
         removed.append(Path(path).name)
         shutil.move(path, host.root / "removed" / removed[-1])
-        changes, _ = undo.plan(
-            journal(host, ""), undo.EVERY, answers.parse_facts(host.probe(files=("/etc/a",)))
-        )
+        changes, _ = undo.plan(journal(host, ""), undo.EVERY, host.facts(files=("/etc/a",)))
         assert changes == ()
 
     (host.root / "removed").mkdir()
@@ -186,7 +184,7 @@ def test_all_changes_of_a_file_that_is_still_changed_outlive_other_records(host:
     for number in range(KEPT_RUNS):
         host.path(f"{RUNS}/x{number}").mkdir()
     apply(host, WriteFile("/etc/c", "3", "why"), record="last")
-    seen = answers.parse_facts(host.probe(files=("/etc/a", "/etc/b", "/etc/c")))
+    seen = host.facts(files=("/etc/a", "/etc/b", "/etc/c"))
     entries = journal(host, "")
     assert [entry.run for entry in entries] == ["a2", "a3", "a4", "last"]
     assert [change.path for change in undo.plan(entries, undo.EVERY, seen)[0]] == ["/etc/c", "/etc/a"]

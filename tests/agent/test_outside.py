@@ -20,7 +20,6 @@ from gpunode.agent.failures import HINTS, Failure
 from gpunode.agent.record import Run
 from gpunode.engine.on_host import confirmation
 from gpunode.host import wire
-from gpunode.host.answers import parse_facts
 from gpunode.model import Reboot, Unconfirmed, WriteFile
 from gpunode.sim.apiserver import tls
 from tests.agent.conftest import DAEMON, DOCKER, Host, wait_until
@@ -177,7 +176,7 @@ def test_without_the_operator_an_answer_of_the_api_server_keeps_it_unconfirmed(
     assert messages[-1]["ok"]
     assert messages[-2]["detail"] == {"outside": "api-server-answered"}
     assert kept(docker)
-    (unconfirmed,) = parse_facts(docker.probe()).unconfirmed
+    (unconfirmed,) = docker.facts().unconfirmed
     assert unconfirmed == Unconfirmed("api-server-answered", "run1", DOCKER, "anna@desk", unconfirmed.since)
     mark = json.loads(docker.read(MARK))
     docker.write(MARK, json.dumps({**mark, "version": mark["version"] + 1}))
@@ -188,7 +187,7 @@ def test_without_the_operator_an_answer_of_the_api_server_keeps_it_unconfirmed(
     docker.write(MARK, json.dumps(mark))
     assert [entry["run"] for entry in docker.probe()["unconfirmed"]] == ["run1"]
     assert docker.ask(wire.confirm_job(["run1"])) == [{"type": "end", "ok": True}]
-    assert parse_facts(docker.probe()).unconfirmed == ()
+    assert docker.facts().unconfirmed == ()
     docker.write(MARK, json.dumps(mark))
     assert docker.ask(wire.follow_job("run1", confirms=1))[-1][
         "ok"

@@ -43,7 +43,7 @@ def test_a_bare_host_has_facts_and_no_errors_but_those_of_missing_programs(host:
         "/etc/os-release", 'ID=debian\nVERSION_ID="12"\nPRETTY_NAME="Debian GNU/Linux 12 (bookworm)"\n'
     )
     before = time.time()
-    seen = answers.parse_facts(host.probe())
+    seen = host.facts()
     assert (seen.hostname, seen.kernel, seen.boot_id, seen.uptime) == (
         "gpu-07",
         "6.1.0-13-amd64",
@@ -60,13 +60,13 @@ def test_a_bare_host_has_facts_and_no_errors_but_those_of_missing_programs(host:
 
 def test_a_host_says_which_machine_it_is(host: Host):
     """As its kubelet does, from the same files; a machine without them says nothing."""
-    seen = answers.parse_facts(host.probe())
+    seen = host.facts()
     assert (seen.machine_id, seen.product_uuid) == ("", "")
     host.write("/var/lib/dbus/machine-id", "0b0b\n")
-    assert answers.parse_facts(host.probe()).machine_id == "0b0b"
+    assert host.facts().machine_id == "0b0b"
     host.write("/etc/machine-id", "0a0a\n")
     host.write("/sys/class/dmi/id/product_uuid", "4C4C4544-0042\n")
-    seen = answers.parse_facts(host.probe())
+    seen = host.facts()
     assert (seen.machine_id, seen.product_uuid) == ("0a0a", "4C4C4544-0042")
 
 
@@ -82,7 +82,7 @@ def test_of_infiniband_functions_those_that_manage_nvswitches_are_reported(host:
         if vpd:
             host.write(f"/sys/bus/pci/devices/{address}/vpd", vpd)
     host.write("/sys/module/ib_umad/refcnt", "0\n")
-    seen = answers.parse_facts(host.probe())
+    seen = host.facts()
     assert [(device.address, device.vendor, device.driver) for device in seen.pci] == [
         ("0000:05:00.0", "15b3", "mlx5_core")
     ]
@@ -95,7 +95,7 @@ def test_all_functions_of_nvidia_devices_are_reported_with_the_driver_bound_to_t
     gpu(host, "0000:3b:00.1", "22ba", "040300")
     host.write("/sys/bus/pci/devices/0000:3b:00.0/subsystem_device", "0x16c1\n")
     gpu(host, "0000:00:1f.0", "1234", "060100", vendor="0x8086")
-    assert answers.parse_facts(host.probe()).pci == (
+    assert host.facts().pci == (
         PciDevice("0000:3b:00.0", "10de", "2330", "030200", "nouveau", "16c1"),
         PciDevice("0000:3b:00.1", "10de", "22ba", "040300", None),
     )
@@ -106,7 +106,7 @@ def test_nova_is_seen_by_its_modules_and_as_the_driver_of_a_gpu(host: Host):
     gpu(host, "0000:3b:00.0", "20b2", "030200", driver="NovaCore")
     for name in ("nova_core", "nova_drm"):
         host.write(f"/sys/module/{name}/refcnt", "1\n")
-    seen = answers.parse_facts(host.probe())
+    seen = host.facts()
     assert seen.pci[0].driver == "NovaCore"
     assert seen.modules.keys() == {"nova_core", "nova_drm"}
 
@@ -124,7 +124,7 @@ def test_driver_and_library_versions_come_from_files(host: Host):
     host.path("/usr/lib/libnvidia-ml.so.1").symlink_to("../../etc/alternatives/ml")
     host.program("ldconfig", 'echo "	libnvidia-ml.so.1 (libc6,x86-64) => /usr/lib/libnvidia-ml.so.1"')
     host.program("nvidia-smi", "echo Failed to initialize NVML: Driver/library version mismatch; exit 18")
-    seen = answers.parse_facts(host.probe())
+    seen = host.facts()
     assert (seen.modules["nvidia"].version, seen.modules["nvidia"].refcnt) == ("580.95.05", 12)
     assert seen.modules["nvidia_uvm"].version is None
     assert seen.module_banner == banner.splitlines()[0]
@@ -138,7 +138,7 @@ def test_gpus_are_what_nvidia_smi_lists(host: Host):
         "nvidia-smi",
         'echo "0, GPU-1, Tesla P100-PCIE-16GB, 00000000:3B:00.0, 16384"; echo "1, GPU-2, NVIDIA GB10, 0000000F:01:00.0, [N/A]"',
     )
-    first, second = answers.parse_facts(host.probe()).gpus
+    first, second = host.facts().gpus
     assert (first.name, first.pci, first.memory_mib) == ("Tesla P100-PCIE-16GB", "0000:3b:00.0", 16384)
     assert (second.index, second.pci, second.memory_mib) == (1, "000f:01:00.0", None)
 
@@ -157,13 +157,13 @@ esac
 def test_the_fabric_of_gpus_is_asked_for_where_the_host_has_nvswitches(host: Host):
     """Each call of nvidia-smi may cost a second; drivers before 535 do not know the field."""
     host.program("nvidia-smi", FABRIC % "exit 2")
-    assert [gpu.fabric for gpu in answers.parse_facts(host.probe()).gpus] == ["", ""]
+    assert [gpu.fabric for gpu in host.facts().gpus] == ["", ""]
     assert not host.path("/state/fabric").exists()
     gpu(host, "0000:c3:00.0", "22a3", "068000")
-    fabrics = [gpu.fabric for gpu in answers.parse_facts(host.probe()).gpus]
+    fabrics = [gpu.fabric for gpu in host.facts().gpus]
     assert fabrics == ["state  Completed, status Success", "In Progress, N/A"]
     host.program("nvidia-smi", (FABRIC % "exit 2").replace("*fabric*)", "*fabric*) exit 2 ;;\n*never*)"))
-    seen = answers.parse_facts(host.probe())
+    seen = host.facts()
     assert ([gpu.fabric for gpu in seen.gpus], seen.smi_error) == (["", ""], None)
 
 
@@ -186,7 +186,7 @@ LIST = """
 def test_mig_devices_are_those_that_nvidia_smi_lists_below_their_gpu(host: Host):
     """Each by the UUID that its driver gives it: before branch 470, one made of its GPU's."""
     host.program("nvidia-smi", SMI % (LIST, "Enabled, Enabled"))
-    first, second = answers.parse_facts(host.probe()).gpus
+    first, second = host.facts().gpus
     assert (first.mig_on, first.mig_pending, first.mig) == (False, True, ())
     assert (second.mig_on, second.mig_pending) == (True, True)
     assert second.mig == (MigDevice(0, "MIG-3", "3g.40gb"), MigDevice(1, "MIG-GPU-2/7/0", "1g.10gb+me"))
@@ -207,15 +207,15 @@ esac
 def test_mig_profiles_are_asked_for_where_the_inventory_has_a_layout(host: Host):
     """Each call of nvidia-smi may cost a second."""
     host.program("nvidia-smi", PROFILES + SMI % (LIST, "Enabled, Enabled"))
-    seen = answers.parse_facts(host.probe(mig=True))
+    seen = host.facts(mig=True)
     assert [gpu.profiles for gpu in seen.gpus] == [("1g.10gb",), ("1g.10gb+me", "7g.80gb")]
-    assert [gpu.profiles for gpu in answers.parse_facts(host.probe()).gpus] == [(), ()]
+    assert [gpu.profiles for gpu in host.facts().gpus] == [(), ()]
 
 
 def test_mig_devices_are_not_asked_for_where_mig_is_off(host: Host):
     """Each call of nvidia-smi may cost a second."""
     host.program("nvidia-smi", SMI % ("exit 3", "[N/A], [N/A]"))
-    seen = answers.parse_facts(host.probe())
+    seen = host.facts()
     assert [(gpu.mig_on, gpu.mig_pending, gpu.mig) for gpu in seen.gpus] == [
         (False, True, ()),
         (False, False, ()),
@@ -234,7 +234,7 @@ def test_mig_devices_are_not_asked_for_where_mig_is_off(host: Host):
 def test_mig_devices_that_could_not_be_listed_are_not_known(host: Host, fails: str, why: str):
     """Which is not that there are none. The GPUs are known all the same."""
     host.program("nvidia-smi", SMI % (fails, "Enabled, Enabled"))
-    seen = answers.parse_facts(host.probe())
+    seen = host.facts()
     assert [gpu.mig for gpu in seen.gpus] == [(), None]
     assert seen.smi_error is None
     assert seen.errors["mig"].startswith("nvidia-smi -L: ")
@@ -250,7 +250,7 @@ def test_a_driver_that_knows_no_mig_is_asked_without_it(host: Host):
         "*) echo '0, GPU-1, Tesla P100-PCIE-16GB, 00000000:3B:00.0, 16384' ;;\n"
         "esac",
     )
-    seen = answers.parse_facts(host.probe())
+    seen = host.facts()
     assert seen.smi_error is None
     assert [(gpu.uuid, gpu.mig_on, gpu.mig) for gpu in seen.gpus] == [("GPU-1", False, ())]
 
@@ -264,7 +264,7 @@ def test_packages_are_those_properly_installed_with_holds(host: Host):
         "rc \tnvidia-docker2\t2.13.0-1\tall\n"
     )
     names = ("nvidia-driver-580", "nvidia-dkms-580", "nvidia-docker2", "absent")
-    facts = answers.parse_facts(host.probe(packages=names))
+    facts = host.facts(packages=names)
     seen = facts.packages
     assert facts.half_installed == ("nvidia-dkms-580",)
     assert set(seen) == {"nvidia-driver-580", "nvidia-driver-580:i386"}
@@ -279,7 +279,7 @@ def test_a_unit_is_active_since_a_time_that_files_can_be_compared_with(host: Hos
         "docker.service", ActiveEnterTimestampMonotonic=int(since * 1e6), UnitFileState="enabled", NRestarts=2
     )
     host.unit("old.service", ActiveState="failed", SubState="failed", ActiveEnterTimestampMonotonic=5)
-    units = answers.parse_facts(host.probe(units=("docker.service", "old.service", "none.service"))).units
+    units = host.facts(units=("docker.service", "old.service", "none.service")).units
     docker = units["docker.service"]
     assert docker.active_since is not None
     assert docker.active_since == pytest.approx(epoch + since, abs=2)
@@ -300,10 +300,9 @@ def test_docker_is_asked_only_where_its_socket_is(host: Host):
         "LiveRestoreEnabled": True,
     }
     host.program("docker", f"cat <<'E'\n{json.dumps(info)}\nE")
-    assert answers.parse_facts(host.probe()).docker is None
+    assert host.facts().docker is None
     host.write("/run/docker.sock", "")
-    docker = answers.parse_facts(host.probe()).docker
-    assert docker is not None
+    docker = host.facts().docker
     assert (docker.version, docker.runtimes, docker.containers_running) == ("20.10.24", ("nvidia", "runc"), 7)
     assert docker.live_restore
 
@@ -323,7 +322,7 @@ def test_kernels_that_can_be_booted_are_known_with_their_nvidia_module(host: Hos
         host.write(f"/boot/vmlinuz-{version}", "")
         host.write(f"/lib/modules/{version}/modules.dep", modules)
     host.write("/boot/vmlinuz-0-rescue-abc", "")
-    assert answers.parse_facts(host.probe()).kernels == {
+    assert host.facts().kernels == {
         "6.1.0-40-amd64": True,
         "6.1.0-41-amd64": False,
         "6.12.0-1-amd64": True,
@@ -345,14 +344,14 @@ def test_the_kernel_that_grub_is_told_to_start_is_known_by_name(
         host.write(f"/lib/modules/{version}/modules.dep", "")
     for path, text in files.items():
         host.write(path, text)
-    assert answers.parse_facts(host.probe()).boot_default == kernel
+    assert host.facts().boot_default == kernel
 
 
 def test_the_files_of_the_running_kernels_nvidia_module_are_known_by_name(host: Host):
     """Not what depends on it, and none of its other modules."""
     release = "6.12.48+deb13-amd64"
     host.write("/proc/sys/kernel/osrelease", release + "\n")
-    assert answers.parse_facts(host.probe()).module_files == ()
+    assert host.facts().module_files == ()
     listed = (
         "updates/dkms/nvidia-current-open.ko.xz: kernel/drivers/video/backlight.ko.xz",
         "updates/dkms/nvidia-current-open-uvm.ko.xz: updates/dkms/nvidia-current-open.ko.xz",
@@ -360,7 +359,7 @@ def test_the_files_of_the_running_kernels_nvidia_module_are_known_by_name(host: 
         "kernel/drivers/video/fbdev/nvidia/nvidiafb.ko:",
     )
     host.write(f"/lib/modules/{release}/modules.dep", "\n".join(listed) + "\n")
-    assert answers.parse_facts(host.probe()).module_files == (
+    assert host.facts().module_files == (
         "extra/nvidia.ko",
         "updates/dkms/nvidia-current-open.ko.xz",
     )
@@ -374,12 +373,10 @@ def test_containers_of_nvidia_docker_1_are_named(host: Host):
     info = json.dumps({"ServerVersion": "17.09.1-ce", "DockerRootDir": "/data"})
     host.program("docker", f"cat <<'E'\n{info}\nE")
     host.write("/run/docker.sock", "")
-    docker = answers.parse_facts(host.probe()).docker
-    assert docker is not None
+    docker = host.facts().docker
     assert docker.v1_containers == ()
     host.program("nvidia-docker-plugin", "")
-    docker = answers.parse_facts(host.probe()).docker
-    assert docker is not None
+    docker = host.facts().docker
     assert docker.v1_containers == ("trainer",)
 
 
@@ -389,8 +386,7 @@ def test_containerd_that_does_not_read_its_files_says_why(host: Host):
         "containerd",
         'if [ "$1" = --version ]; then echo containerd x v2.2.0 abc; else echo "containerd: bad toml at line 3" >&2; exit 1; fi',
     )
-    containerd = answers.parse_facts(host.probe()).containerd
-    assert containerd is not None
+    containerd = host.facts().containerd
     assert (containerd.version, containerd.dump) == ("2.2.0", "")
     assert containerd.error == "containerd: bad toml at line 3"
 
@@ -401,8 +397,7 @@ def test_a_kubelet_that_runs_is_known_by_its_arguments(host: Host):
     host.unit("kubelet.service", MainPID=812)
     host.write("/etc/systemd/system/kubelet.service", "[Service]\n")
     host.write("/proc/812/cmdline", "/usr/bin/kubelet\0--network-plugin=cni\0")
-    kubelet = answers.parse_facts(host.probe()).kubelet
-    assert kubelet is not None
+    kubelet = host.facts().kubelet
     assert kubelet.version == "1.23.17"
     assert kubelet.arguments == ("/usr/bin/kubelet", "--network-plugin=cni")
     assert kubelet.unit_text == "[Service]\n"
@@ -418,8 +413,7 @@ def test_the_kubelet_of_k3s_is_known_by_its_service(host: Host):
     host.write("/etc/rancher/k3s/config.yaml", "kubelet-arg: [feature-gates=A=true]\n")
     host.write("/proc/812/cmdline", "/usr/local/bin/k3s agent\0")
     host.write(BINARY, b"\x7fELF\xff", mode=0o755)
-    seen = answers.parse_facts(host.probe(files=(*places.watch().files, BINARY), units=places.watch().units))
-    assert seen.kubelet is not None
+    seen = host.facts(files=(*places.watch().files, BINARY), units=places.watch().units)
     assert seen.kubelet.version == "1.33.5+k3s1"
     assert places.read(seen).gates == {"A": True}
     assert seen.files[BINARY].content is None
@@ -436,8 +430,7 @@ def test_the_kubelet_of_microk8s_is_known_by_its_service(host: Host):
         "/var/snap/microk8s/8355/args/kubelet", "--root-dir=${SNAP_COMMON}/k\n--feature-gates=A=true\n"
     )
     host.path("/var/snap/microk8s/current").symlink_to("8355")
-    seen = answers.parse_facts(host.probe(files=places.watch().files, units=places.watch().units))
-    assert seen.kubelet is not None
+    seen = host.facts(files=places.watch().files, units=places.watch().units)
     assert seen.kubelet.version == "1.32.9"
     start = places.read(seen)
     assert start.argv[1] == "--root-dir=/var/snap/microk8s/common/k"
@@ -456,8 +449,7 @@ def test_the_kubelet_of_a_product_is_known_by_its_service(
 ):
     host.program(program, f'[ "$1" = version ] && echo "{prints}"; echo "Base OCP Version: 4.18.4"')
     host.unit(f"{unit}.service", MainPID=812)
-    kubelet = answers.parse_facts(host.probe(units=places.watch().units)).kubelet
-    assert kubelet is not None
+    kubelet = host.facts(units=places.watch().units).kubelet
     assert (kubelet.version, minors.minor(kubelet.version)) == (version, minor)
 
 
@@ -469,8 +461,7 @@ def test_a_kubelet_that_does_not_run_is_heard_without_systemds_chatter(host: Hos
         "journalctl",
         'echo "E1121 run.go:72 unrecognized feature gate: DevicePlugins"; echo "kubelet.service: Scheduled restart job, restart counter is at 7."',
     )
-    kubelet = answers.parse_facts(host.probe()).kubelet
-    assert kubelet is not None
+    kubelet = host.facts().kubelet
     assert kubelet.arguments == ()
     assert kubelet.journal == ("E1121 run.go:72 unrecognized feature gate: DevicePlugins",)
 
@@ -493,7 +484,7 @@ def test_gpu_users_are_found_with_their_container_and_pod(host: Host):
     host.path("/proc/22/fd").mkdir()
     host.path("/proc/23/fd").mkdir(parents=True)
     host.path("/proc/23/fd/0").symlink_to("/dev/null")
-    seen = answers.parse_facts(host.probe())
+    seen = host.facts()
     assert seen.gpu_users == (
         GpuUser(21, "python3 train.py", CONTAINER, POD),
         GpuUser(22, "nvidia-persistenced", None, None),
@@ -505,7 +496,7 @@ def test_containers_are_counted_by_their_processes(host: Host):
     other, task = CONTAINER[::-1], "/run/containerd/io.containerd.runtime.v2.task/default/shell/config.json"
     host.write("/proc/1/cgroup", "0::/init.scope\n")
     host.write("/proc/8/cgroup", "0::/system.slice/containerd.service\n")
-    assert answers.parse_facts(host.probe()).containers == 0
+    assert host.facts().containers == 0
     host.write(
         "/proc/21/cgroup", f"0::/kubepods.slice/kubepods-pod{UID}.slice/cri-containerd-{CONTAINER}.scope\n"
     )
@@ -516,7 +507,7 @@ def test_containers_are_counted_by_their_processes(host: Host):
     host.write("/proc/24/cgroup", f"0::/kubepods/burstable/pod{STATIC}\n")
     host.write(task, "{}")
     host.write("/proc/25/cgroup", "0::/default/shell\n")
-    assert answers.parse_facts(host.probe()).containers == 4
+    assert host.facts().containers == 4
 
 
 @pytest.mark.parametrize(
@@ -533,7 +524,7 @@ def test_a_system_container_and_a_virtual_machine_are_counted(host: Host, cgroup
     host.write("/proc/8/cgroup", "0::/lxc.monitor.web\n")
     host.write("/proc/21/cgroup", f"0::{cgroup}\n")
     host.write("/proc/22/cgroup", f"12:pids:{cgroup}\n1:name=systemd:{cgroup}\n")
-    assert answers.parse_facts(host.probe()).containers == 1
+    assert host.facts().containers == 1
 
 
 @pytest.mark.parametrize(
@@ -554,7 +545,7 @@ def test_a_host_that_is_a_container_itself_has_its_daemons_to_itself(host: Host,
         host.write(f"/proc/{pid}/cgroup", f"1:name=systemd:{own}/{cgroup}\n")
         host.path(f"/proc/{pid}/fd").mkdir()
         host.path(f"/proc/{pid}/fd/3").symlink_to("/dev/nvidiactl")
-    seen = answers.parse_facts(host.probe())
+    seen = host.facts()
     assert [(user.container, user.pod) for user in seen.gpu_users] == [(None, None), (CONTAINER, POD)]
     assert seen.containers == 1
 
@@ -562,7 +553,7 @@ def test_a_host_that_is_a_container_itself_has_its_daemons_to_itself(host: Host,
 def test_a_machine_whose_name_begins_that_of_its_host_is_counted(host: Host):
     host.write("/proc/1/cgroup", "0::/lxc.payload.gpu-1/init.scope\n")
     host.write("/proc/9/cgroup", "0::/lxc.payload.gpu-1/lxc.payload.gpu/init.scope\n")
-    assert answers.parse_facts(host.probe()).containers == 1
+    assert host.facts().containers == 1
 
 
 def test_a_cgroupfs_pod_on_a_hybrid_host_is_found(host: Host):
@@ -574,7 +565,7 @@ def test_a_cgroupfs_pod_on_a_hybrid_host_is_found(host: Host):
     )
     host.path("/proc/9/fd").mkdir()
     host.path("/proc/9/fd/3").symlink_to("/dev/nvidiactl")
-    (user,) = answers.parse_facts(host.probe()).gpu_users
+    (user,) = host.facts().gpu_users
     assert (user.container, user.pod) == (CONTAINER, POD)
 
 
@@ -598,7 +589,7 @@ def test_a_gpu_user_is_named_as_its_owner_knows_it(
     host.write("/proc/driver/nvidia/gpus/0000:3b:00.0/information", "Model: P100\nDevice Minor: \t 0\n")
     if file:
         host.write(*file)
-    (user,) = answers.parse_facts(host.probe()).gpu_users
+    (user,) = host.facts().gpu_users
     assert str(user) == f"train (pid 9{', ' if shown else ''}{shown})"
     assert user.gpus == ("0000:3b:00.0",)
 
@@ -621,7 +612,7 @@ def test_images_of_containerd_are_known_by_their_config_through_an_index(host: H
         '*sha256:a2) echo \'{"config": {"digest": "sha256:feed"}}\';;\n'
         "esac",
     )
-    assert answers.parse_facts(host.probe(images=("gpunode/plugin:1", "gpunode/plugin:2"))).images == {
+    assert host.facts(images=("gpunode/plugin:1", "gpunode/plugin:2")).images == {
         "docker": {},
         "containerd": {"gpunode/plugin:1": "sha256:feed"},
     }
@@ -631,7 +622,7 @@ def test_images_are_told_for_each_runtime(host: Host):
     """Which of them the kubelet uses is not the agent's to guess: it may be down."""
     host.write("/run/docker.sock", "")
     host.program("docker", 'case "$1" in image) echo sha256:d0c;; *) echo "{}";; esac')
-    assert answers.parse_facts(host.probe(images=("a:1",))).images == {
+    assert host.facts(images=("a:1",)).images == {
         "docker": {"a:1": "sha256:d0c"},
         "containerd": {},
     }
@@ -646,9 +637,7 @@ def test_files_are_told_whole_absent_or_with_the_reason_why_not(host: Host):
     host.path("/etc/docker/dir.json").mkdir()
     os.mkfifo(host.path("/etc/docker/fifo.json"))
     host.path("/etc/link").symlink_to("/etc/docker/daemon.json")
-    files = answers.parse_facts(
-        host.probe(files=("/etc/docker/*.json", "/etc/link", "/none", "/nothing/*"))
-    ).files
+    files = host.facts(files=("/etc/docker/*.json", "/etc/link", "/none", "/nothing/*")).files
     daemon = files["/etc/docker/daemon.json"]
     assert (daemon.content, daemon.mode) == (text, 0o640)
     assert daemon.sha256 == hashlib.sha256(text.encode()).hexdigest()
@@ -679,7 +668,7 @@ def test_a_section_that_fails_is_named_and_spoils_no_other(host: Host):
     host.write("/run/docker.sock", "")
     host.program("docker", "echo 'permission denied' >&2; exit 1")
     gpu(host, "0000:3b:00.0", "2330", "030200")
-    seen = answers.parse_facts(host.probe(units=("docker.service",)))
+    seen = host.facts(units=("docker.service",))
     assert seen.errors == {
         "units": "Failed to connect to bus: Host is down",
         "docker": "permission denied",
@@ -692,7 +681,7 @@ def test_a_section_that_fails_is_named_and_spoils_no_other(host: Host):
 def test_a_systemctl_that_does_not_answer_for_every_unit_is_named(host: Host, answer: str):
     """Not a key that gpunode's own code does not find."""
     host.program("systemctl", f"echo {answer}")
-    seen = answers.parse_facts(host.probe(units=("docker.service",)))
+    seen = host.facts(units=("docker.service",))
     why = "`systemctl show` does not answer for each of docker.service, kubelet.service"
     assert seen.errors["units"] == why
 
@@ -701,7 +690,7 @@ def test_a_damaged_number_is_named_by_its_place(host: Host):
     host.write("/proc/uptime", "\x00garbage\n")
     host.write("/sys/module/nvidia/refcnt", "many\n")
     host.program("systemctl", "for _ in 1 2; do echo LoadState=loaded; echo NRestarts=x; echo; done")
-    seen = answers.parse_facts(host.probe(units=("docker.service",)))
+    seen = host.facts(units=("docker.service",))
     assert seen.errors == {
         "uptime": "/proc/uptime: expected a number of seconds, got '\\x00garbage'",
         "modules": "/sys/module/nvidia/refcnt: expected a number, got 'many'",
@@ -713,7 +702,7 @@ def test_a_damaged_number_is_named_by_its_place(host: Host):
 def test_a_damaged_answer_of_dpkg_is_named(host: Host, line: str):
     host.program("dpkg-query", f"printf '{line}\\n'")
     host.program("apt-get", "")
-    seen = answers.parse_facts(host.probe(packages=("cuda*",)))
+    seen = host.facts(packages=("cuda*",))
     for section in ("packages", "half_installed"):
         assert seen.errors[section].startswith("dpkg-query -W: expected a package's state, got ")
         assert seen.errors[section].endswith("; check /var/lib/dpkg/status")
@@ -722,7 +711,7 @@ def test_a_damaged_answer_of_dpkg_is_named(host: Host, line: str):
 def test_a_dpkg_that_fails_is_no_host_without_packages(host: Host):
     host.program("dpkg-query", "echo 'dpkg-query: error: near line 3:' >&2; echo ' no name' >&2; exit 2")
     host.program("apt-get", "")
-    seen = answers.parse_facts(host.probe(packages=("cuda*",)))
+    seen = host.facts(packages=("cuda*",))
     assert seen.errors["packages"] == "dpkg-query: error: near line 3:  no name"
 
 
@@ -730,18 +719,18 @@ def test_an_apply_under_way_is_seen(host: Host):
     """By the lock, which ends with its process: a stale file means nothing."""
     holder = {"run": "r1", "by": "ben@desk", "since": 1000.5, "pid": 1}
     path = host.write("/run/gpunode/lock", json.dumps(holder))
-    assert answers.parse_facts(host.probe()).running is None
+    assert host.facts().running is None
     with path.open() as file:
         fcntl.flock(file, fcntl.LOCK_EX)
-        assert answers.parse_facts(host.probe()).running == Run("r1", 1000.5, "ben@desk")
+        assert host.facts().running == Run("r1", 1000.5, "ben@desk")
 
 
 def test_cgroup_and_secure_boot_are_read_from_sysfs(host: Host):
     """Unknown is not off: a container that sees no firmware folder does not claim anything."""
-    assert answers.parse_facts(host.probe()).secure_boot is None
+    assert host.facts().secure_boot is None
     host.write("/sys/firmware/efi/efivars/SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c", b"\6\0\0\0\1")
     host.write("/sys/fs/cgroup/cgroup.controllers", "cpu memory\n")
-    seen = answers.parse_facts(host.probe())
+    seen = host.facts()
     assert (seen.cgroup, seen.secure_boot) == ("v2", True)
 
 
@@ -813,7 +802,7 @@ def test_the_probes_own_nvidia_smi_is_no_user_of_the_gpus(host: Host):
         "nvidia-smi",
         'ln -s /dev/nvidia0 "$GPUNODE_ROOT/users/3"; echo 5 > "$GPUNODE_ROOT/sys/module/nvidia/refcnt"',
     )
-    seen = answers.parse_facts(host.probe())
+    seen = host.facts()
     assert host.path("/users/3").is_symlink()
     assert seen.gpu_users == ()
     assert seen.modules["nvidia"].refcnt == 0
@@ -850,7 +839,7 @@ def test_the_files_that_a_kubelet_is_started_with_are_read_wherever_they_are(hos
     environment = 'KUBELET_ARGS="--config=/etc/kubernetes/kubelet-config.yaml \\\n--cloud-config=/etc/kubernetes/cloud"\n'
     host.write("/etc/kubernetes/kubelet.env", environment)
     host.write("/etc/kubernetes/kubelet-config.yaml", "featureGates: {DevicePlugins: true}\n")
-    seen = answers.parse_facts(host.probe(files=("/etc/a",)))
+    seen = host.facts(files=("/etc/a",))
     assert set(seen.files) == {"/etc/a", "/etc/kubernetes/kubelet.env", "/etc/kubernetes/kubelet-config.yaml"}
     assert places.read(seen).config_path == "/etc/kubernetes/kubelet-config.yaml"
     assert places.read(seen).config_gates == {"DevicePlugins": True}
@@ -866,7 +855,7 @@ def test_a_unit_and_a_configuration_in_other_places_are_read(host: Host):
     host.write("/etc/k.yaml", "featureGates: {A: true, B: true}\n")
     host.write("/etc/k.d/sub/10-b.conf", "featureGates: {B: false}\n")
     host.write("/etc/k.d/20-b.off", "featureGates: {B: true}\n")
-    seen = answers.parse_facts(host.probe())
+    seen = host.facts()
     assert set(seen.files) == {
         "/opt/k/kubelet.service",
         "/etc/default/kubelet",
@@ -882,7 +871,7 @@ def test_the_record_of_a_configuration_from_the_api_is_read(host: Host):
     unit = "[Service]\nExecStart=/usr/bin/kubelet --dynamic-config-dir=/var/lib/kubelet/dyn/\n"
     host.write("/etc/systemd/system/kubelet.service", unit)
     host.write("/var/lib/kubelet/dyn/store/meta/assigned", '{"kind":"SerializedNodeConfigSource"}')
-    seen = answers.parse_facts(host.probe())
+    seen = host.facts()
     assert (
         start.assigned_config(seen, places.read(seen).argv, 16) == "/var/lib/kubelet/dyn/store/meta/assigned"
     )
@@ -898,7 +887,7 @@ def test_versions_of_what_starts_containers_are_read(host: Host):
     host.program("runc", 'echo "runc version 1.1.5+ds1"; echo "commit: 1.1.5+ds1-1"')
     host.write("/var/lib/k0s/bin/runc", "#!/bin/sh\necho runc version 1.3.4\n", mode=0o755)
     host.write("/var/lib/rancher/rke2/bin/runc", "#!/bin/sh\nexit 1\n", mode=0o755)
-    assert answers.parse_facts(host.probe()).versions == {
+    assert host.facts().versions == {
         "systemd": "252",
         "nvidia-ctk": "1.17.4",
         "runc": "1.1.5",
@@ -918,14 +907,14 @@ def test_devices_without_a_link_are_found(host: Host):
         pytest.skip("this machine makes no device files")
     host.write("/dev/nvidia-uvm", "")
     (host.root / "dev/char/195:0").symlink_to("../nvidia0")
-    assert answers.parse_facts(host.probe()).unlinked == ("/dev/nvidia1",)
+    assert host.facts().unlinked == ("/dev/nvidia1",)
 
 
 def test_a_device_that_goes_away_meanwhile_leaves_the_others_read(host: Host):
     """A link to nowhere looks the same."""
     (host.root / "dev").mkdir()
     (host.root / "dev/nvidia-old").symlink_to("nowhere")
-    seen = answers.parse_facts(host.probe())
+    seen = host.facts()
     assert seen.unlinked == ()
     assert "unlinked" not in seen.errors
 
@@ -938,7 +927,7 @@ def test_environment_files_that_a_pattern_names_are_read(host: Host):
     host.write("/etc/kubelet.d/10-a.env", "A=--feature-gates=DevicePlugins=true\n")
     host.write("/etc/kubelet.d/20-b.env", "B=--v=2\n")
     host.write("/etc/kubelet.d/other", "B=--v=9\n")
-    seen = answers.parse_facts(host.probe())
+    seen = host.facts()
     assert places.read(seen).environment_files == ("/etc/kubelet.d/10-a.env", "/etc/kubelet.d/20-b.env")
     assert places.read(seen).argv[1:] == ("--feature-gates=DevicePlugins=true", "--v=2")
 
@@ -948,5 +937,5 @@ def test_the_files_of_the_kubelet_that_runs_are_read_too(host: Host):
     host.program("kubelet", "echo Kubernetes v1.31.4")
     host.unit("kubelet.service", MainPID=9)
     host.write("/proc/9/cmdline", "/usr/bin/kubelet\0--config\0/opt/k/config.yaml\0")
-    seen = answers.parse_facts(host.probe())
+    seen = host.facts()
     assert not seen.files["/opt/k/config.yaml"].exists

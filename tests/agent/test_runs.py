@@ -48,8 +48,7 @@ def test_a_connection_that_dies_kills_only_the_follower(host: Host, *, closed: b
     wait_until(lambda: "Unpacking slow" in log(host))
     assert follower.stdout
     follower.stdout.close() if closed else follower.kill()
-    running = answers.parse_facts(host.probe()).running
-    assert running is not None
+    running = host.facts().running
     assert (running.run, running.by) == ("run1", "anna@desk")
     job = wire.follow_job("run1")
     second = host.start(job)
@@ -198,7 +197,7 @@ def test_an_apply_that_is_killed_is_reported_as_interrupted(host: Host):
     assert complete
     assert messages[-1] == {"type": "end", "ok": False}
     assert (messages[-2]["code"], messages[-2]["n"]) == ("interrupted", 1)
-    assert answers.parse_facts(host.probe()).running is None
+    assert host.facts().running is None
 
 
 def test_a_mistake_of_the_agents_own_is_a_failure_with_its_traceback(host: Host):

@@ -4,7 +4,6 @@ import hashlib
 
 import pytest
 
-from gpunode.host import answers
 from gpunode.model import Packages, PackageSpec, RemoveFile, Trace, WriteFile
 from tests.agent.conftest import Host
 
@@ -12,7 +11,7 @@ PATH = "/etc/tool/a.conf"
 
 
 def traces(host: Host) -> dict[str, Trace]:
-    seen = answers.parse_facts(host.probe(files=(PATH, "/etc/other")))
+    seen = host.facts(files=(PATH, "/etc/other"))
     assert "traces" not in seen.errors
     return dict(seen.traces)
 
@@ -81,8 +80,8 @@ def test_the_record_of_runs_tells_which_packages_gpunode_held(host: Host):
     host.write("/etc/os-release", "ID=debian\n")
     names = ("ours", "theirs")
     assert host.apply(Packages("why", install=tuple(map(PackageSpec, names)), hold=names))[-1]["ok"]
-    assert answers.parse_facts(host.probe(packages=names)).holds == {"ours": "run1"}
+    assert host.facts(packages=names).holds == {"ours": "run1"}
     rest = "ii \\tother\\t1\\tamd64\\n"
     host.write("/state/apt/install", f"printf '{rest}' > \"$GPUNODE_ROOT/state/packages\"")
     assert host.apply(Packages("why", remove=names))[-1]["ok"]
-    assert answers.parse_facts(host.probe(packages=names)).holds == {}
+    assert host.facts(packages=names).holds == {}

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from gpunode.engine import undo
-from gpunode.host import answers, wire
+from gpunode.host import wire
 from gpunode.model import Packages, PackageSpec
 from gpunode.packages.on_host import is_named, native_arch
 from tests.agent import test_changes_dnf as dnf
@@ -101,7 +101,7 @@ def test_packages_and_locks_are_as_before(host: Host, system: str):
 
     (message,) = host.ask(wire.journal_job("r1"))
     journal = wire.read(message)["entries"]
-    seen = answers.parse_facts(host.probe(packages=(*BEFORE, *journal[0].packages)))
+    seen = host.facts(packages=(*BEFORE, *journal[0].packages))
     changes, left = undo.plan(journal, "r1", replace(seen, kernel="6.1"))
     assert left == ()
     verb = "downgrade" if system == "yum" else "install"

@@ -73,7 +73,6 @@ def apt_locked(node: Node) -> Iterator[None]:
     )
     words = [DOCKER, "-H", node.slot.docker_host, "exec", "-i", node.name, "python3", "-c", program]
     with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as holder:
-        assert holder.stdout is not None
         assert holder.stdin is not None
         assert holder.stdout.readline() == "held\n"
         try:

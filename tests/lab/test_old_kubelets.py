@@ -58,7 +58,6 @@ class Kubelet:
         self._ask(do="start", pods=list(pods))
 
     def _ask(self, **request: Any) -> dict[str, Any]:
-        assert self.process.stdin is not None
         assert self.process.stdout is not None
         self.process.stdin.write(json.dumps(request) + "\n")
         self.process.stdin.flush()

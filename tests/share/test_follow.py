@@ -154,7 +154,6 @@ def test_a_list_after_a_broken_watch_finds_what_is_gone(
     api.ends = [[("ADDED", {"metadata": {}})]]
     until(lambda: ledger.pods() == {"uid-p1", "uid-p3"})
     book = ledger.book("n")
-    assert book is not None
     assert book.free == (80,)
 
 

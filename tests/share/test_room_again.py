@@ -28,7 +28,6 @@ class Touches:
 
     def send(self, method: str, path: str, body: Object | None = None) -> None:
         assert method == "PATCH"
-        assert body is not None
         assert set(body["metadata"]) == {"uid", "annotations"}
         assert set(body["metadata"]["annotations"]) == {ROOM}
         self.touched.append(path.removeprefix("/api/v1/namespaces/"))

@@ -28,9 +28,9 @@ def provisioned(fleet: Fleet, driver: str, whose: Literal["nvidia", "distributio
     """What is there after a run, which has nothing left to do."""
     hosts = tuple(replace(host, driver=driver, driver_from=whose) for host in fleet.inventory.hosts)
     outcome = replace(fleet, inventory=replace(fleet.inventory, hosts=hosts)).provision(HOST)[HOST]
+    assert outcome.facts is not None
     assert (outcome.status, outcome.problem) == ("changed", None)
     assert not outcome.plan
-    assert outcome.facts is not None
     assert outcome.facts.library_version == outcome.facts.modules["nvidia"].version
     return outcome.facts
 

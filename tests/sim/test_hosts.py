@@ -45,7 +45,6 @@ def test_a_bare_host_becomes_right(fleet: Fleet, done: dict[str, Outcome], name:
     outcome = done[name]
     assert (outcome.status, outcome.problem) == ("changed", None)
     assert not outcome.plan
-    assert outcome.facts is not None
     assert [gpu.uuid for gpu in outcome.facts.gpus] == [gpu.uuid for gpu in fleet.states[name].machine().gpus]
 
 
@@ -60,7 +59,6 @@ def test_each_gpu_gets_the_driver_that_fits_it(done: dict[str, Outcome]):
 def test_nouveau_makes_room_by_a_reboot(fleet: Fleet, done: dict[str, Outcome]):
     """The host was down and came back with another boot id and without nouveau."""
     facts = done["a100-1"].facts
-    assert facts is not None
     assert "nouveau" not in facts.modules
     assert facts.uptime < 3600
     assert fleet.states["h100-1"].now().booted < fleet.states["a100-1"].now().booted
@@ -112,7 +110,6 @@ def test_a_plan_says_whose_work_it_ends(fleet: Fleet, done: dict[str, Outcome], 
         now.library = now.library if unit else "595.1.2"
     try:
         plan = fleet.look(name)[name].plan
-        assert plan is not None
         told = [line for change in plan.changes for line in (change.why, getattr(change, "note", ""))]
         users = "python3 train.py (pid 71000, pod 11111111-2222-3333-4444-555555555555)"
         wanted = f"2 containers stop with it; the kubelet starts those of pods again; on GPUs: {users}"

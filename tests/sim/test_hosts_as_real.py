@@ -74,7 +74,6 @@ def both(
 def said(outcome: Outcome) -> dict[str, Any]:
     """What a decision rests on and what verify shows, without what is a host's own: times, kernels, places."""
     seen = outcome.facts
-    assert seen is not None
     assert seen.kubelet
     return {
         "os": (seen.os.id, seen.os.version, seen.os.arch),

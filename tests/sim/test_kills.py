@@ -91,7 +91,6 @@ def test_a_run_that_is_killed_at_any_state_is_resumed_to_the_same_end(demo: Demo
         operators.back(demo.states[HOST])
     assert code == -signal.SIGKILL, f"no run came to {state}: {operators.output(demo)}"
     last = history.last_run(demo.inventory)
-    assert last is not None
     assert (last.hosts[HOST].state, last.ended) == (state, False)
 
     code, seen = run(demo, "resume", "inventory.yaml", "--yes")
@@ -118,7 +117,6 @@ def test_no_pod_starts_before_the_proof_though_the_run_is_killed_after_it(demo: 
     assert code == -signal.SIGKILL, operators.output(demo)
     assert [each["result"] for each in seen if each["type"] == "vectoradd"] == ["passed"]
     dead = history.last_run(demo.inventory)
-    assert dead is not None
     assert taints(api, HOST) == [f"gpunode.dev/unverified={dead.id}:NoSchedule"]
     api.ask("PATCH", f"/api/v1/nodes/{HOST}", {"spec": {"unschedulable": None}}, MERGE)  # the taint is enough
     container = {"name": "c", "image": "gpunode-deviceplugin:demo", "command": ["sleep", "1"]}
@@ -142,7 +140,6 @@ def test_a_host_that_fails_keeps_its_taint_and_the_command_that_removes_it_is_na
     code, _ = run(demo, *words, then=[[HOST, "changing", "unapplicable"]])
     assert code == 1, operators.output(demo)
     failed = history.last_run(demo.inventory)
-    assert failed is not None
     assert taints(api, HOST) == [f"gpunode.dev/unverified={failed.id}:NoSchedule"]
     assert "kubectl taint node gpu-1 gpunode.dev/unverified-" in operators.output(demo)
     code, _ = run(demo, "verify", "inventory.yaml", "--no-run")

@@ -42,7 +42,6 @@ def test_a_driver_goes_from_bare_by_upgrade_to_packages(fleet: Fleet, tmp_path):
         for name, outcome in by_file(fleet, tmp_path, version).items():
             assert (outcome.status, outcome.problem) == ("changed", None), name
             assert not outcome.plan
-            assert outcome.facts is not None
             assert outcome.facts.installed_run is not None
             assert (outcome.facts.library_version, outcome.facts.modules["nvidia"].version) == (
                 version,
@@ -52,7 +51,6 @@ def test_a_driver_goes_from_bare_by_upgrade_to_packages(fleet: Fleet, tmp_path):
     for outcome in wishing(fleet, "580").provision("h100-1").values():
         assert (outcome.status, outcome.problem) == ("changed", None)
         assert not outcome.plan
-        assert outcome.facts is not None
         assert outcome.facts.installed_run is None
         assert "nvidia-open-580" in outcome.facts.packages
         assert (outcome.facts.modules["nvidia"].version or "").startswith("580.")

@@ -21,7 +21,6 @@ def test_the_next_start_of_a_kubeadm_host():
     """Environment lines, two environment files, a reset ExecStart."""
     seen = cases.facts("legacy")
     start = places.read(seen)
-    assert seen.kubelet is not None
     assert start.argv[1:] == seen.kubelet.arguments[1:]
     assert start.environment_files == ("/var/lib/kubelet/kubeadm-flags.env", "/etc/default/kubelet")
 
@@ -136,7 +135,6 @@ def test_a_plan_reads_each_file_of_the_kubelet_once(base: str, monkeypatch):
         in_this_plan = len(reads)
         seen = cases.applied(seen, plan.changes)
     assert not plan
-    assert wish.kubelet is not None
     assert in_this_plan == len(wish.kubelet.units) + len(wish.kubelet.environment_files) > 2
 
 

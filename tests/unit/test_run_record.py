@@ -120,7 +120,6 @@ def test_the_last_run_is_that_of_the_same_inventory(tmp_path):
         json.dumps({"format": 1, "hosts": [], "inventory": "/other"}) + "\n"
     )
     record = history.last_run(tmp_path / "inventory.yaml", folder=runs)
-    assert record is not None
     assert record.id == mine.id
     assert history.last_run(tmp_path / "none.yaml", folder=runs) is None
 
@@ -202,7 +201,6 @@ def test_the_last_run_is_the_last_though_the_clock_was_set_back(tmp_path, monkey
         run = begun(tmp_path, "a")
         assert run.id.startswith(expected)
         last = history.last_run(tmp_path / "inventory.yaml", folder=tmp_path / "runs")
-        assert last is not None
         assert last.id == run.id
 
 

@@ -266,7 +266,6 @@ def test_what_a_user_may_not_read_is_not_judged(*, refused: bool):
     assert link.fix
     assert summarize({host.name: (link,)}) == f"1 host not checked: {host.name}"
     problem = broken_link(Member(host, outcome), (link,))
-    assert problem is not None
     assert (problem.what, problem.fix) == (f"link `ssh` of host modern is {link.text}", link.fix)
 
 
@@ -424,7 +423,6 @@ def test_an_image_that_is_not_on_the_node_is_said_to_be_so():
     wished = PluginImage("plugin:1", "plugin.tar", "sha256:1")
     wish = decide(host, seen, wished)
     link = judge_image(Outcome(host.name, "planned", seen, wish, pipeline.plan(host, seen, wish)))
-    assert link is not None
     assert (link.layer, link.cause) == ("plugin", "the plugin's image is not on the node")
     assert link.fix.endswith("it will load image plugin:1 into containerd")
 
@@ -453,7 +451,6 @@ def test_an_unhealthy_gpu_breaks_the_capacity_not_the_plugin():
 )
 def test_a_gpu_is_repaired_as_explain_has_it(code: str, text: str):
     meaning = explain(text)
-    assert meaning is not None
     assert repair("n", code).startswith(meaning.next)
     assert meaning.alternative is None or repair("n", code).endswith(meaning.alternative.next)
 

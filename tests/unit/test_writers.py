@@ -70,7 +70,6 @@ def seen(path: str, text: str, base: str = "modern", **trace: object) -> Facts:
 @pytest.mark.parametrize(("path", "text", "code"), WRITTEN)
 def test_a_tool_is_known_by_what_it_leaves(path: str, text: str, code: str):
     writer = writers.of_file(seen(path, text), path)
-    assert writer is not None
     assert writer.code == code
     assert "{" not in writer.name + writer.sign
 
@@ -106,7 +105,6 @@ def test_an_administrator_is_whom_no_trace_contradicts():
     """And says nothing of files of which nothing was read that tells."""
     facts = seen(DAEMON, "{}", uid=1000, package="docker-ce")
     writer = writers.of_file(facts, DAEMON)
-    assert writer is not None
     assert writer.sign == (
         "no tool's mark in it, not as the package docker-ce installed it, changed 2027-01-15, owned by uid 1000"
     )
@@ -160,7 +158,6 @@ def test_every_watched_file_tells_the_tool_that_wrote_it(tool: str):
     for pattern in watch(None).files:
         path = pattern.replace("*", "x")
         writer = writers.of_file(seen(path, TOOLS[tool]), path)
-        assert writer is not None
         assert writer.name == tool, path
 
 

@@ -164,7 +164,6 @@ def test_keys_in_a_kubeconfig_are_left_in_no_file(tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
     for _ in range(2):
         access = loaded(tmp_path, **trust, **user(**keys))
-        assert access.tls is not None
         assert len(access.tls.get_ca_certs()) == 1
         assert list((tmp_path / "temporary").iterdir()) == []
 
@@ -223,7 +222,6 @@ def test_several_files_are_one_kubeconfig_and_paths_are_relative_to_their_own(tm
     monkeypatch.setenv("KUBECONFIG", f"{written(tmp_path)}:{tmp_path}/none:{tmp_path}/far/config")
     assert kubeconfig.load(Cluster()).context == "prod"
     access = kubeconfig.load(Cluster(context="far"))
-    assert access.tls is not None
     assert len(access.tls.get_ca_certs()) == 1
     assert access.configuration.api_key["BearerToken"] == "Bearer t"
 
@@ -241,7 +239,6 @@ def test_an_unverified_server_is_one(tmp_path):
     """Only where the file says so."""
     for changes, mode in ((cluster(insecure_skip_tls_verify=True), ssl.CERT_NONE), ({}, ssl.CERT_REQUIRED)):
         access = loaded(tmp_path, **changes)
-        assert access.tls is not None
         assert access.tls.verify_mode == mode
 
 
@@ -408,7 +405,6 @@ def test_what_a_plugin_answers_is_used_and_asked_for_again_before_it_ends(tmp_pa
     access = loaded(tmp_path, **changes)
     info = json.loads((tmp_path / "info").read_text())
     assert info["spec"] == {"interactive": False, "cluster": {"server": "https://10.0.0.1:6443"}}
-    assert access.login is not None
     assert access.login._credential.token == "me1"
     assert access.login.renew().token == "me2"
 
@@ -442,7 +438,6 @@ def test_a_token_is_kept_for_half_of_its_time_at_least(
     section |= {"command": "/bin/sh", "args": ["-c", script, *section["args"]]}
     access = loaded(tmp_path, **run)
     now[0] += timedelta(seconds=passed)
-    assert access.login is not None
     access.login.renew()
     assert len((tmp_path / "asked").read_text().splitlines()) == asked
 
@@ -533,7 +528,6 @@ def test_a_plugin_that_answers_a_token_and_a_certificate_gives_both(tmp_path):
     status = {"token": "t", "clientCertificateData": pem, "clientKeyData": key}
     access = loaded(tmp_path, **answering(**status))
     assert access.tls is not None
-    assert access.login is not None
     assert access.login.renew().token == "t"
 
 

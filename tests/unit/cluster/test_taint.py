@@ -203,7 +203,6 @@ def test_a_node_whose_required_acceptance_ran_out_is_tainted_again(
 def test_the_acceptance_says_whether_the_inventory_requires_one_now(api: Api, fake: FakeApi, required: bool):
     """The plugin's condition goes by it."""
     member = accepted_until(fake, 100.0, accept_required=not required)
-    assert member.node is not None
     before = read_stamp(member.node.accepted)
     assert before is not None
     fake.update("Node", "a", metadata={"annotations": {ACCEPTED: member.node.accepted}})

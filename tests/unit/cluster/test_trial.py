@@ -193,7 +193,6 @@ def test_what_admission_forbids_has_a_code_and_a_fix(text: str, code: str, fix: 
     """The words stay the API server's, also in the event that a DaemonSet gets."""
     for words in (POD + text, f"Error creating: {POD}{text}"):
         reason = obstacles.match_admission(words)
-        assert reason is not None
         assert (reason.code, reason.what) == (code, words)
         assert fix in reason.fix
 
@@ -202,7 +201,6 @@ def test_what_admission_forbids_has_a_code_and_a_fix(text: str, code: str, fix: 
 def test_a_webhook_that_refuses_is_named(text: str):
     """It has no `is forbidden`, and any status."""
     reason = obstacles.match_admission(text)
-    assert reason is not None
     assert reason.code == "webhook-denied"
     assert text.split('"')[1] in reason.fix
 
@@ -221,7 +219,6 @@ def test_what_the_scheduler_writes_has_a_code_and_a_fix(text: str, code: str, fi
         "status": {"conditions": [{"type": "PodScheduled", "status": "False", "message": text}]},
     }
     reason = pods.obstacle(pod)
-    assert reason is not None
     assert reason.code == code
     assert fix in reason.fix
     assert pods.problem(pod) == f"not scheduled: {text}"
