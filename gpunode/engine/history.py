@@ -169,9 +169,9 @@ def find(run: str, folder: Path) -> RecordedRun:
     return read(named[0])
 
 
-def last_run(inventory: Path, *, folder: Path | None = None, every: bool = False) -> RecordedRun | None:
+def last_run(inventory: Path, *, every: bool = False) -> RecordedRun | None:
     """The newest run of this inventory, with `every` of any command; None if there is none. Raises GpunodeError where its record is damaged."""
-    return next(_newest_first(inventory, folder, strict=True, every=every), None)
+    return next(_newest_first(inventory, strict=True, every=every), None)
 
 
 def find_undoable(inventory: Path) -> tuple[RecordedRun, dict[str, str]]:
@@ -180,7 +180,7 @@ def find_undoable(inventory: Path) -> tuple[RecordedRun, dict[str, str]]:
     newest. Raises as `find_last`."""
     passed: list[RecordedRun] = []
     why: dict[str, str] = {}
-    for run in _newest_first(inventory, None, strict=True, every=True):
+    for run in _newest_first(inventory, strict=True, every=True):
         if run.options.command:
             why[run.id] = "a `forget`"
         elif run.options.undo and run.not_done:
@@ -195,27 +195,23 @@ def find_undoable(inventory: Path) -> tuple[RecordedRun, dict[str, str]]:
     return find_last(inventory), {}
 
 
-def find_last(
-    inventory: Path, *, folder: Path | None = None, of: str = "", every: bool = False
-) -> RecordedRun:
+def find_last(inventory: Path, *, of: str = "", every: bool = False) -> RecordedRun:
     """The newest run of this inventory, as of `last_run`. Raises UsageError about `of` where there is none, and GpunodeError as `last_run`."""
-    if run := last_run(inventory, folder=folder, every=every):
+    if run := last_run(inventory, every=every):
         return run
     raise UsageError(
         about(of, f"no run of {inventory} is recorded on this machine"),
         hint=advise(
-            f"Records are in {folder or runs_folder(inventory)}. `gpunode history` lists the runs of all inventories, "
+            f"Records are in {runs_folder(inventory)}. `gpunode history` lists the runs of all inventories, "
             "`gpunode provision` begins one."
         ),
     )
 
 
-def known_gpus(
-    inventory: Path, hosts: Collection[str], *, folder: Path | None = None
-) -> dict[str, tuple[str, tuple[str, ...]]]:
+def known_gpus(inventory: Path, hosts: Collection[str]) -> dict[str, tuple[str, tuple[str, ...]]]:
     """The last run that proved each host, and the PCI addresses of the GPUs that it had; hosts without such a run are left out."""
     known: dict[str, tuple[str, tuple[str, ...]]] = {}
-    for run in _newest_first(inventory, folder, every=True):
+    for run in _newest_first(inventory, every=True):
         if known.keys() >= set(hosts):
             break
         for name in hosts:
@@ -228,7 +224,7 @@ def find_taken_back(inventory: Path, hosts: Collection[str]) -> dict[str, str]:
     """Host → when it was forgotten, or when its runs were undone: `undone 27 Nov`. Hosts on which a run's changes are left are not in it."""
     back: dict[str, str] = {}
     reverted, settled = set[tuple[str, str]](), set[str]()
-    for run in _newest_first(inventory, None, every=True):
+    for run in _newest_first(inventory, every=True):
         for name in run.hosts.keys() & {*hosts} - settled:
             progress = run.hosts[name]
             if (name, run.id) in reverted:
@@ -252,23 +248,19 @@ def note_taken_back(host: str, when: str) -> str:
     return advise(f"{host}: not provisioned ({when}). `gpunode provision --limit {host}` sets it up.")
 
 
-def recent(
-    inventory: Path, count: int, *, hosts: Collection[str] | None = None, folder: Path | None = None
-) -> list[Path]:
+def recent(inventory: Path, count: int, *, hosts: Collection[str] | None = None) -> list[Path]:
     """The files of the last runs of this inventory that had one of these hosts (None: of all), the newest first."""
     runs = (
-        run
-        for run in _newest_first(inventory, folder, every=True)
-        if hosts is None or run.hosts.keys() & {*hosts}
+        run for run in _newest_first(inventory, every=True) if hosts is None or run.hosts.keys() & {*hosts}
     )
-    return [(folder or runs_folder(inventory)) / f"{run.id}.jsonl" for run in islice(runs, count)]
+    return [runs_folder(inventory) / f"{run.id}.jsonl" for run in islice(runs, count)]
 
 
-def mean_seconds(inventory: Path, *, folder: Path | None = None) -> dict[str, float]:
+def mean_seconds(inventory: Path) -> dict[str, float]:
     """Mean seconds of a host by phase, over the last runs of this inventory; without phases that none of their hosts had."""
     spent = [
         progress.spent
-        for run in islice(_newest_first(inventory, folder), RECENT)
+        for run in islice(_newest_first(inventory), RECENT)
         for progress in run.hosts.values()
         if progress.state in DONE
     ]
@@ -279,11 +271,11 @@ def mean_seconds(inventory: Path, *, folder: Path | None = None) -> dict[str, fl
     return {phase: sum(values) / len(values) for phase, values in seconds.items()}
 
 
-def find_unfinished(inventory: Path, *, folder: Path | None = None) -> tuple[str, ...]:
+def find_unfinished(inventory: Path) -> tuple[str, ...]:
     """Hosts that a run before the last one did not finish and no later run includes or forgot; not those of an undo, which `provision`
     would set up again."""
     left, later, before = list[str](), set[str](), False
-    for run in _newest_first(inventory, folder, every=True):
+    for run in _newest_first(inventory, every=True):
         if run.options.command:
             later.update(run.in_state(FORGOTTEN))
             continue
@@ -294,21 +286,19 @@ def find_unfinished(inventory: Path, *, folder: Path | None = None) -> tuple[str
     return tuple(left)
 
 
-def note_unfinished(inventory: Path, *, folder: Path | None = None) -> Advice | str:
+def note_unfinished(inventory: Path) -> Advice | str:
     """Advice on the hosts that runs before the last one left; "" if there are none."""
-    left = find_unfinished(inventory, folder=folder)
+    left = find_unfinished(inventory)
     if not left:
         return ""
     limit = f"--limit {','.join(left)}"
     return Advice(f"Runs before it left {few(left, 3)}: `", Command("provision", limit), "` continues there.")
 
 
-def _newest_first(
-    inventory: Path, folder: Path | None, *, strict: bool = False, every: bool = False
-) -> Iterator[RecordedRun]:
+def _newest_first(inventory: Path, *, strict: bool = False, every: bool = False) -> Iterator[RecordedRun]:
     """`strict`: raises GpunodeError for an unreadable record of this inventory; else it is skipped. `every`: runs of other commands
     than `provision`, too."""
-    for path in sorted((folder or runs_folder(inventory)).glob("*.jsonl"), reverse=True):
+    for path in sorted(runs_folder(inventory).glob("*.jsonl"), reverse=True):
         try:
             run = read(path)
         except GpunodeError:
@@ -327,9 +317,7 @@ def _is_of(path: Path, inventory: Path) -> bool:
         return False
 
 
-def expand_limit(
-    limit: Sequence[str], inventory: Path, known: Collection[str], *, folder: Path | None = None
-) -> list[str]:
+def expand_limit(limit: Sequence[str], inventory: Path, known: Collection[str]) -> list[str]:
     """`limit` with the hosts of the inventory's last run in the place of `@failed` and `@not-done`, as far as they are `known` still.
 
     Raises UsageError where no run is recorded, the word is another, or the run has no such host.
@@ -343,13 +331,13 @@ def expand_limit(
             raise UsageError(
                 f"--limit {part}: no such choice", hint="Write `--limit @failed` or `--limit @not-done`."
             )
-        run = find_last(inventory, folder=folder, of=f"--limit {part}")
+        run = find_last(inventory, of=f"--limit {part}")
         named = run.in_state(*BAD) if part == "@failed" else run.not_done
         hosts = [name for name in named if name in known]
         if not hosts:
             raise UsageError(
                 f"--limit {part}: run {run.id}, the last one, has no such host",
-                hint=note_unfinished(inventory, folder=folder) or "No host is left to continue with.",
+                hint=note_unfinished(inventory) or "No host is left to continue with.",
             )
         selected += hosts
     return selected

@@ -227,11 +227,10 @@ class Record:
         *,
         asked: str = "",
         answered: str = "",
-        folder: Path | None = None,
     ) -> Record:
         """A new record; its name sorts after those that are there, though a clock be set back. Raises GpunodeError where
         it cannot be written."""
-        folder = folder or runs_folder(inventory)
+        folder = runs_folder(inventory)
         began = max(
             [int(time.time()), *(stamp + 1 for path in folder.glob("*.jsonl") if (stamp := _stamp(path)))]
         )

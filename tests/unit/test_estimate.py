@@ -73,8 +73,8 @@ def test_a_time_is_rounded_up(seconds: float, text: str):
 def test_the_mean_of_earlier_runs_is_of_hosts_that_were_finished(tmp_path):
     inventory = tmp_path / "inventory.yaml"
     for packages in (10.0, 30.0):
-        run = Record.begin(inventory, ["a", "b"], RunOptions(), folder=tmp_path / "runs")
+        run = Record.begin(inventory, ["a", "b"], RunOptions())
         run.host("a", "proven", spent={"packages": packages, "pods": 4.0})
         run.host("b", "failed", "no", spent={"packages": 900.0})
-    assert mean_seconds(inventory, folder=tmp_path / "runs") == {"packages": 20.0, "pods": 4.0}
-    assert mean_seconds(tmp_path / "other.yaml", folder=tmp_path / "runs") == {}
+    assert mean_seconds(inventory) == {"packages": 20.0, "pods": 4.0}
+    assert mean_seconds(tmp_path / "other.yaml") == {}

@@ -27,7 +27,7 @@ def inventory(folder: Path, *commands: str, timeout: float = 20.0) -> Inventory:
 def closed(folder: Path, *commands: str, timeout: float = 20.0) -> tuple[str, list[dict[str, Any]]]:
     """Why the batch may not begin, and what is recorded of its gates."""
     wanted = inventory(folder, *commands, timeout=timeout)
-    record = Record.begin(folder / "inventory.yaml", ["gpu-1"], RunOptions(), folder=folder / "runs")
+    record = Record.begin(folder / "inventory.yaml", ["gpu-1"], RunOptions())
     members = [Member(HOST, Outcome("gpu-1", "right")), Member(Host("gpu-2", Ssh("gpu-2")))]
     why = gate.run_gates(wanted, members, (2, 5), record, report.make(json=True, quiet=False))
     assert read(record.path).hosts["gpu-1"].state == "waiting"  # a reader of hosts passes over gates

@@ -16,9 +16,14 @@ from gpunode.engine.record import Record
 from gpunode.errors import GpunodeError, UsageError
 
 
+@pytest.fixture(autouse=True)
+def _records(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+
+
 def begun(tmp_path, *hosts: str) -> Record:
     inventory = tmp_path / "inventory.yaml"
-    return Record.begin(inventory, hosts, record.RunOptions(batch="2"), folder=tmp_path / "runs")
+    return Record.begin(inventory, hosts, record.RunOptions(batch="2"))
 
 
 def test_what_was_written_is_read(tmp_path):
@@ -64,10 +69,10 @@ def test_records_are_for_their_owner_alone(tmp_path):
 
 def test_a_new_run_removes_records_that_are_old_and_not_among_the_last(tmp_path):
     """Not the last of an inventory, nor what names none."""
-    folder = tmp_path / "runs"
+    folder = tmp_path / "gpunode/runs"
     mine = json.dumps({"format": 1, "hosts": [], "inventory": str(tmp_path / "inventory.yaml")})
     texts = {"20240101T000000Z-aaaa": '{"inventory": "/other"}', "20240102T000000Z-aaaa": '{"inventory": "/other"}', "20240103T000000Z-aaaa": "no"}  # fmt: skip
-    folder.mkdir()
+    folder.mkdir(parents=True)
     for number in range(record.KEPT_RUNS + 2):
         texts[f"20250101T{number // 60:02}{number % 60:02}00Z-aaaa"] = mine
     for name, text in texts.items():
@@ -113,37 +118,37 @@ def test_what_is_no_record_is_refused(tmp_path, text: str):
 
 def test_the_last_run_is_that_of_the_same_inventory(tmp_path):
     """Another inventory's, a newer one's and broken ones are passed over."""
-    runs = tmp_path / "runs"
+    runs = tmp_path / "gpunode/runs"
     mine = begun(tmp_path, "a")
     (runs / "99999999T000000Z-0000.jsonl").write_text("broken")
     (runs / "99999999T000000Z-0001.jsonl").write_text(
         json.dumps({"format": 1, "hosts": [], "inventory": "/other"}) + "\n"
     )
-    record = history.last_run(tmp_path / "inventory.yaml", folder=runs)
+    record = history.last_run(tmp_path / "inventory.yaml")
     assert record.id == mine.id
-    assert history.last_run(tmp_path / "none.yaml", folder=runs) is None
+    assert history.last_run(tmp_path / "none.yaml") is None
 
 
 def test_a_damaged_record_of_the_same_inventory_is_not_passed_over(tmp_path):
     """An older run would be resumed in its place; what only looks back passes it over."""
     begun(tmp_path, "a")
     inventory = tmp_path / "inventory.yaml"
-    path = tmp_path / "runs/99999999T000000Z-0000.jsonl"
+    path = tmp_path / "gpunode/runs/99999999T000000Z-0000.jsonl"
     head = {"format": 1, "hosts": ["a"], "inventory": str(inventory), "options": {"batch": 1}}
     path.write_text(json.dumps(head) + "\n")
     with pytest.raises(GpunodeError) as error:
-        history.last_run(inventory, folder=path.parent)
+        history.last_run(inventory)
     assert (
         error.value.message
         == f"{path}: not the record of a run (1 where text is expected, in line 1.options.batch)"
     )
-    assert history.find_unfinished(inventory, folder=path.parent) == ()
+    assert history.find_unfinished(inventory) == ()
 
 
 def test_where_no_record_can_be_written_nothing_begins(tmp_path):
-    (tmp_path / "file").write_text("")
+    (tmp_path / "gpunode").write_text("")
     with pytest.raises(GpunodeError, match="the record of this run cannot be written"):
-        Record.begin(tmp_path / "inventory.yaml", ["a"], record.RunOptions(), folder=tmp_path / "file/runs")
+        Record.begin(tmp_path / "inventory.yaml", ["a"], record.RunOptions())
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EROFS, errno.EIO])
@@ -182,7 +187,7 @@ def test_a_record_whose_first_line_the_disk_does_not_take_begins_no_run(tmp_path
     ) as error:
         begun(tmp_path, "a")
     assert "Free space, or set XDG_STATE_HOME" in error.value.hint
-    assert not list((tmp_path / "runs").iterdir())
+    assert not list((tmp_path / "gpunode/runs").iterdir())
 
 
 def failing(number: int) -> Callable[[int], None]:
@@ -200,7 +205,7 @@ def test_the_last_run_is_the_last_though_the_clock_was_set_back(tmp_path, monkey
         monkeypatch.setattr(record, "time", Mock(wraps=time, time=lambda now=now: now))
         run = begun(tmp_path, "a")
         assert run.id.startswith(expected)
-        last = history.last_run(tmp_path / "inventory.yaml", folder=tmp_path / "runs")
+        last = history.last_run(tmp_path / "inventory.yaml")
         assert last.id == run.id
 
 
@@ -238,23 +243,23 @@ def test_a_run_is_gone_on_with_as_it_was_begun():
 
 def test_hosts_that_an_earlier_run_left_are_not_forgotten(tmp_path):
     """A later run of other hosts is the last one; only a host that a later run took up is its matter, or that was forgotten since."""
-    folder, inventory = tmp_path / "runs", tmp_path / "inventory.yaml"
+    inventory = tmp_path / "inventory.yaml"
     begun(tmp_path, "a", "b", "c").host("a", "proven")
-    record.Record.begin(inventory, ["d"], record.RunOptions(undo="x"), folder=folder)
+    record.Record.begin(inventory, ["d"], record.RunOptions(undo="x"))
     begun(tmp_path, "c").host("c", "proven")
-    assert history.find_unfinished(inventory, folder=folder) == ("b",)
+    assert history.find_unfinished(inventory) == ("b",)
     with pytest.raises(UsageError) as error:
-        history.expand_limit(["@failed"], inventory, "abc", folder=folder)
+        history.expand_limit(["@failed"], inventory, "abc")
     assert "`gpunode provision --limit b` continues there" in error.value.hint
-    forget = record.Record.begin(inventory, ["b"], record.RunOptions(command="forget"), folder=folder)
-    assert history.find_unfinished(inventory, folder=folder) == ("b",)
+    forget = record.Record.begin(inventory, ["b"], record.RunOptions(command="forget"))
+    assert history.find_unfinished(inventory) == ("b",)
     forget.host("b", record.FORGOTTEN)
-    assert history.find_unfinished(inventory, folder=folder) == ()
+    assert history.find_unfinished(inventory) == ()
 
 
 def test_a_host_that_has_left_the_inventory_keeps_no_other_from_being_resumed(tmp_path):
     begun(tmp_path, "a", "b")
-    folder, inventory = tmp_path / "runs", tmp_path / "inventory.yaml"
-    assert history.expand_limit(["@not-done"], inventory, "bc", folder=folder) == ["b"]
+    inventory = tmp_path / "inventory.yaml"
+    assert history.expand_limit(["@not-done"], inventory, "bc") == ["b"]
     with pytest.raises(UsageError, match="has no such host"):
-        history.expand_limit(["@not-done"], inventory, "c", folder=folder)
+        history.expand_limit(["@not-done"], inventory, "c")

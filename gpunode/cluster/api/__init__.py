@@ -173,14 +173,12 @@ class Api:
         container: str,
         *,
         lines: int = 200,
-        since: int = 0,
         previous: bool = False,
     ) -> str:
-        """The last lines a container wrote; with `since` of so many seconds."""
+        """The last lines that a container wrote."""
         query = {
             "container": container,
             "tailLines": str(lines),
-            "sinceSeconds": str(since) if since else "",
             "limitBytes": "262144",
             "previous": "true" if previous else "",
         }

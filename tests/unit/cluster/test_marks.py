@@ -141,7 +141,7 @@ def test_a_run_beside_another_leaves_no_record(fake: FakeApi, api: Api, monkeypa
     fake.minor = 36
     assert api.served.has("Lease")
     monkeypatch.setattr(api, "get", lambda *_, **__: {"metadata": {"resourceVersion": next(versions)}})
-    record = Record.begin(Path("i.yaml"), ["a"], RunOptions(), folder=tmp_path)
+    record = Record.begin(Path("i.yaml"), ["a"], RunOptions())
     session = mock.Mock()
     with pytest.raises(AnotherRun) as refused, rollout.hold_cluster(session, api, record, ()):
         pass

@@ -65,11 +65,11 @@ def state(api: Api) -> tuple[dict[str, str], list[str], list[str]]:
 class Runs:
     """Runs of gpunode on node a, each with its record."""
 
-    def __init__(self, api: Api, folder: Path) -> None:
-        self.api, self.folder = api, folder
+    def __init__(self, api: Api) -> None:
+        self.api = api
 
     def begin(self, *hosts: str) -> Record:
-        return Record.begin(Path("i.yaml"), hosts or ["a"], RunOptions(), folder=self.folder)
+        return Record.begin(Path("i.yaml"), hosts or ["a"], RunOptions())
 
     def provision(self, host: Host) -> record.RecordedRun:
         made = self.begin()
@@ -90,7 +90,7 @@ def runs(api: Api, fake: FakeApi, tmp_path) -> Runs:
     """Of an API server without server-side apply. The simulation has one with it (tests/sim/test_undo.py)."""
     fake.minor = 9
     add_node(fake, "a", labels={"rack": "7"})
-    return Runs(api, tmp_path / "runs")
+    return Runs(api)
 
 
 def test_an_undone_node_is_as_before_and_after_its_undo_as_the_run_left_it(runs: Runs):
