@@ -1,17 +1,16 @@
 """The report for users: plans as diffs with reasons, a live line per host, the chain link by link."""
 
-from __future__ import annotations
-
 import re
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 from rich.console import Console
 from rich.table import Table
 
+from gpunode.cluster.objects.difference import Difference
 from gpunode.engine.overview import RunLine
 from gpunode.engine.reporter import Headline
 from gpunode.engine.shown import ShownHost, ShownPlan, show_host
@@ -24,10 +23,6 @@ from gpunode.report.plain import Part, indent, lines, one_line, plain
 from gpunode.report.plans import failure, group_alike, group_failures, plan_lines, summary_text
 from gpunode.report.runs import cell_text, group_rows, slowest
 from gpunode.report.terminal import Line, Live, screen, to_text, wrap
-
-if TYPE_CHECKING:
-    from gpunode.cluster.objects.difference import Difference
-
 
 MANY = 8  # rows; more are shown in less detail
 CHAINS = 3  # hosts; of more, those whose chain holds have a line each

@@ -1,7 +1,5 @@
 """The report as JSON lines on stdout: events and outcomes as they arrive, a summary last."""
 
-from __future__ import annotations
-
 import json
 import sys
 import time
@@ -9,9 +7,10 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import Any, TextIO
 
 from gpunode.agent.redaction import redact_values
+from gpunode.cluster.objects.difference import Difference
 from gpunode.engine.shown import notes, status_of
 from gpunode.errors import Problem
 from gpunode.host import diff as diffs
@@ -19,9 +18,6 @@ from gpunode.model import Change, Disturbed, Event, Host, Outcome, Verdict
 from gpunode.planning import writers
 from gpunode.report.objects import DO
 from gpunode.report.plain import end_quietly
-
-if TYPE_CHECKING:
-    from gpunode.cluster.objects.difference import Difference
 
 
 class Lines:

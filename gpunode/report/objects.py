@@ -1,18 +1,13 @@
 """Changes of the cluster, as lines of styled text. Pure."""
 
-from __future__ import annotations
-
 import difflib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
+from gpunode.cluster.objects.difference import Difference
 from gpunode.planning import writers
 from gpunode.report.plain import CHANGE, INDENT, Part, line_style
 from gpunode.wording import few
-
-if TYPE_CHECKING:
-    from gpunode.cluster.objects.difference import Difference
 
 # The action of a Difference → the verb in the plan, and its sign.
 DO: Mapping[str, str] = {

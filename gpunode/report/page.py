@@ -13,15 +13,16 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from markupsafe import Markup, escape
 
 from gpunode import __version__
+from gpunode.cluster.objects.difference import Difference
 from gpunode.engine.batch import NOT_BEGUN
 from gpunode.engine.chain import find_manual_fix
 from gpunode.engine.member import PAUSED
-from gpunode.engine.reporter import Brief, Headline
+from gpunode.engine.reporter import Brief, Headline, Reporter
 from gpunode.engine.shown import headline, show_host, status_of
 from gpunode.errors import Problem, UsageError
 from gpunode.inventory.starter import ranges
@@ -40,10 +41,6 @@ from gpunode.report.plans import (
 )
 from gpunode.report.runs import cell_text, without_same_node
 from gpunode.wording import Command, several
-
-if TYPE_CHECKING:
-    from gpunode.cluster.objects.difference import Difference
-    from gpunode.engine.reporter import Reporter
 
 BAD = ("failed", "refused", "unreachable", "broken", "not verified")
 UNPROVEN = "not verified in this run"  # as its batch did not begin
