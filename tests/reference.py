@@ -128,8 +128,8 @@ def codes() -> Iterator[str]:
     yield from (
         "## Pods that are not admitted or scheduled",
         "",
-        "`code` of an `error` line of a plan, whose pods were tried before anything is changed, and of a node's reason; what to do. Words in",
-        "braces are of the API server's sentence. `not-admitted`: that sentence is none of these.",
+        "`code` of a plan's `error` line (gpunode tries the pods before any change) and of a node's reason, and what to do. Words in braces",
+        "come from the API server's message. `not-admitted`: any other message.",
         "",
     )
     yield from table(
@@ -142,7 +142,7 @@ def codes() -> Iterator[str]:
     yield from (
         "## Xids",
         "",
-        "What the driver's Xid events mean and require, after NVIDIA's catalogue. `gpunode explain xid N` tells more.",
+        "What the driver's Xid events mean and require, after NVIDIA's catalogue. `gpunode explain xid N` shows more.",
         "",
     )
     known = [(number, explain(f"xid {number}")) for number in range(1, 173)]

@@ -260,7 +260,7 @@ def minors() -> Iterator[tuple[str, ...]]:
 def kubernetes(minor: int) -> tuple[str, ...]:
     """What is special about a minor."""
     gate = GATES["DevicePlugins"]
-    state = "set" if not gate.is_default(minor) else "removed" if gate.is_gone(minor) else "on by itself"
+    state = "set" if not gate.is_default(minor) else "removed" if gate.is_gone(minor) else "on by default"
     return (
         state,
         "yes" if has_dockershim(minor) else "no",

@@ -201,7 +201,7 @@ def _too_many_failed(session: Session, hosts: Hosts) -> bool:
         return False
     names = few([f"{member.host.name}: {batch.end_state(member)[0]}" for member in bad], NAMED)
     session.reporter.note(
-        f"Nothing was started: {several(len(bad), 'host')} failed already ({names}), and --max-fail allows {most}. Fix the host, leave it out with --exclude, or raise --max-fail. Nothing was changed, and no run is recorded."
+        f"Nothing was started: {several(len(bad), 'host')} failed already ({names}), and --max-fail allows {most}. Fix the host, leave it out with --exclude, or raise --max-fail. No run is recorded."
     )
     session.reporter.summary(outcomes(members), cluster=rollout.changes_left(session))
     return True
@@ -255,8 +255,10 @@ def _check_reviewed(
     deviations = plan_file.compare(reviewed, now)
     if not deviations:
         left = now.cluster or any(host.changes for host in now.hosts)
-        end = "applied without a question" if left else "all of it is done"
-        session.reporter.note(f"The plan is the one that {reviewed.by} made ({reviewed.made}): {end}.")
+        end = "applied without a question" if left else "everything is done already"
+        session.reporter.note(
+            f"The plan matches the reviewed plan of {reviewed.by} ({reviewed.made}): {end}."
+        )
         return True
     rows = [(deviation.host, deviation.code, deviation.what) for deviation in deviations]
     session.reporter.rows("deviation", ("host", "code", "what"), rows)
@@ -292,7 +294,7 @@ def _report_tainted(api: Api, record: Record, reporter: Reporter, members: Membe
         ]
     except ClusterError as error:
         reporter.note(
-            f"Which nodes are still tainted with {taint.UNVERIFIED} is not known: {error.problem.what}."
+            f"It is unknown which nodes still have the taint {taint.UNVERIFIED}: {error.problem.what}."
         )
         return
     if left:

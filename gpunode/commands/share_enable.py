@@ -170,8 +170,7 @@ def _refuse_asking_hosts(api: Api) -> None:
     if names := deployment.asking_nodes(api):
         raise ClusterError(
             f"the schedulers of {few(sorted(names), NAMED)} ask the extender, too: nothing was changed",
-            hint="Leave `scheduler` out of `cluster.share`, and add these nodes of the control plane to the inventory: "
-            "`gpunode share disable` then takes both out.",
+            hint="Leave `scheduler` out of `cluster.share`, and add these control plane nodes to the inventory. Then `gpunode share disable` removes both.",
         )
 
 
@@ -205,7 +204,7 @@ def _schedulers(session: Session, api: Api) -> tuple[list[Member], int]:
         if not member.host.control_plane:
             raise Refused(
                 member.host.name,
-                "it is of the control plane, and its scheduler would start again",
+                "it belongs to the control plane, and its scheduler would restart",
                 hint="Set `control_plane: true` for it in the inventory.",
             )
     if others := sorted(
@@ -213,8 +212,7 @@ def _schedulers(session: Session, api: Api) -> tuple[list[Member], int]:
     ):
         raise ClusterError(
             f"the schedulers of {few(others, NAMED)} were not inspected: nothing was changed",
-            hint="Add these nodes of the control plane to the inventory, make them reachable, and leave out --limit: all "
-            "schedulers ask the extender, or none.",
+            hint="Add these control plane nodes to the inventory, make them reachable, and leave out --limit. Either all schedulers ask the extender, or none.",
         )
     return masters, exit_codes.worst(unseen)
 
@@ -248,7 +246,7 @@ def _change(
     if todo:
         reporter.plans(outcomes([member for member, _ in todo]))
         hosts = ", ".join(member.host.name for member, _ in todo)
-        confirm(reporter, f"Change the scheduler's configuration on {hosts}? It starts again there.", yes=yes)
+        confirm(reporter, f"Change the scheduler's configuration on {hosts}, and restart it?", yes=yes)
     for member, volume in todo:
         if why := held.lost_reason(API_SECONDS, progress(reporter), lambda: False):
             raise ClusterError(f"not started: {why}", hint="Run this again.", subject=member.host.name)
@@ -282,15 +280,15 @@ def _apply(session: Session, api: Api, member: Member, volume: str) -> None:
 
 def _restore(session: Session, member: Member) -> str:
     """Restore the scheduler's files; returns the result as a sentence."""
-    session.reporter.note(f"{member.host.name}: putting the scheduler's earlier configuration back.")
+    session.reporter.note(f"{member.host.name}: restoring the scheduler's earlier configuration.")
     try:
         now = _inspect(session, member)
         changes = schedulers.restore(_files(member), _files(now))
         if changes:
             _make(session, _with_plan(now, changes))
     except GpunodeError as error:
-        return f"its earlier configuration could not be put back: {error.message}"
-    return "its earlier configuration was put back" if changes else "its configuration is unchanged"
+        return f"its earlier configuration could not be restored: {error.message}"
+    return "its earlier configuration was restored" if changes else "its configuration is unchanged"
 
 
 def _inspect(session: Session, member: Member) -> Member:

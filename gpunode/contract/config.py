@@ -214,7 +214,7 @@ class Config:
         """Raises Contradiction if settings exclude each other."""
         if self.mps and self.mig_strategy == "mixed":
             raise Contradiction(
-                "sharing.mps", "MPS is for whole GPUs; it cannot be had with the MIG strategy mixed"
+                "sharing.mps", "MPS is for whole GPUs: it does not work with the MIG strategy mixed"
             )
         if self.mps and not self.mps_root.startswith("/"):
             raise Contradiction("flags.mpsRoot", f"expected a path from / on, found {self.mps_root!r}")

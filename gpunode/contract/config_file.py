@@ -139,10 +139,7 @@ def _values(document: Document) -> dict[str, Any]:
                 raise Wrong(where, f"unknown key{meant(key, known)}", key=True)
     if "memory" in values and any(share.resource == GPU for share in values.get("shares", ())):
         other = next(key for key in WAYS if tuple(key.split(".")) in document.keys)
-        text = (
-            f"{GPU} is shared in another way too ({other}, line {document.keys[tuple(other.split('.'))][0]}); a node "
-            "shares its whole GPUs in one way, so take one of the two out (resources of MIG devices may stay)"
-        )
+        text = f"{GPU} is shared in another way too ({other}, line {document.keys[tuple(other.split('.'))][0]}); a node shares its whole GPUs in one way: remove one of the two (resources of MIG devices may stay)"
         document.problem(("sharing", "memory"), text, key=True)
     return values
 

@@ -396,10 +396,7 @@ def _documents(files: Iterable[Path]) -> tuple[list[tuple[Path, Any]], str]:
     return documents, broken
 
 
-_NAMELESS = (
-    "drivers before branch 470 name MIG devices MIG-GPU-…/7/0, and in CDI no name has a slash: upgrade the driver, or let "
-    "deviceListStrategy be envvar"
-)
+_NAMELESS = "drivers before branch 470 name MIG devices MIG-GPU-…/7/0, and CDI allows no slash: upgrade the driver, or set deviceListStrategy to envvar"
 
 
 def _not_named(toolkit: Toolkit, uuid: str) -> str:

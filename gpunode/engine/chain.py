@@ -111,7 +111,7 @@ def _refuse_lost_driver(host: Host, facts: Facts, desired: Desired, why: str) ->
     raise Refused(
         host.name,
         f"a reboot is needed, and kernel {driver.ahead}, which boots next, has no nvidia module: {driver.ahead_why}\n{why}",
-        hint=f"Give that kernel its module (`dkms autoinstall -k {driver.ahead}`, where dkms builds it). Make kernel {facts.kernel} "
+        hint=f"Build its module (`dkms autoinstall -k {driver.ahead}`), or make kernel {facts.kernel} "
         "the next one (`grubby --set-default`, GRUB_DEFAULT) if it has one. Then run again.",
         layer="module",
     )

@@ -292,8 +292,7 @@ def _report_sharing(api: Api, inventory: Inventory, members: Sequence[Member], r
             reporter.note(f"{few(names, NAMED)}{each}: {meaning}. {configuration.GIVEN}")
     if outside:
         reporter.note(
-            "The plugin's configuration is one for the whole cluster. It reaches nodes that are not among this command's "
-            f"hosts, whatever --limit names: {', '.join(outside)}. To change only some nodes, give them a configuration of "
+            f"The plugin's configuration is cluster-wide. It also changes nodes outside this command's hosts: {', '.join(outside)}. To change only some nodes, give them a configuration of "
             f"their own: `cluster.plugin.configs` in {page('sharing#for-some-nodes-only')}"
         )
 

@@ -189,7 +189,7 @@ def abort(visit: Visit, emit: OnEvent) -> Ended:
             ended = Ended(message["by"], _clock(message["since"]), message["doing"])
             emit(Event("stage", visit.host.name, f"ending the apply of {ended.by}: {ended.doing}"))
         elif message["type"] == "failed":
-            back = [f"put back {path}" for path in message["restored"]]
+            back = [f"restored {path}" for path in message["restored"]]
             ended = replace(ended, results=(*ended.results, *back, *message["detail"]))
         elif message["type"] == "progress":
             ended = replace(ended, results=(*ended.results, message["text"]))

@@ -151,5 +151,5 @@ def unexpected_answer(host: Host, error: UnexpectedAnswer) -> AgentFailed:
     return AgentFailed(
         host.name,
         f"the host answered {error}",
-        hint="That is no answer of gpunode's agent. Check that python3 on the host is Python, and that its login shell prints nothing.",
+        hint="gpunode's agent did not answer. Check that python3 on the host is Python, and that its login shell prints nothing.",
     )

@@ -292,7 +292,11 @@ def note_unfinished(inventory: Path) -> Advice | str:
     if not left:
         return ""
     limit = f"--limit {','.join(left)}"
-    return Advice(f"Runs before it left {few(left, 3)}: `", Command("provision", limit), "` continues there.")
+    return Advice(
+        f"Earlier runs left {few(left, 3)} unfinished: `",
+        Command("provision", limit),
+        "` continues with them.",
+    )
 
 
 def _newest_first(inventory: Path, *, strict: bool = False, every: bool = False) -> Iterator[RecordedRun]:

@@ -36,7 +36,7 @@ from gpunode.wording import Advice, Command, advise, few, several
 LAYERS: tuple[Layer, ...] = ("node", "plugin", "capacity", "pod")
 PLUGIN_SECONDS = 180.0  # for the plugin to run, and again for its GPUs to be offered
 PODS_SECONDS = 180.0
-VERIFY = advise("`gpunode verify` says why.")
+VERIFY = advise("`gpunode verify` shows why.")
 
 
 @dataclass(frozen=True, slots=True)

@@ -206,7 +206,7 @@ def show_unfinished(api: Api | None, reporter: Reporter, members: Sequence[Membe
             reporter.note(
                 advise(
                     f"{node} has no device plugin since {owner or 'another user'} paused it for a driver change. "
-                    f"`gpunode provision` brings it back; so does `kubectl label node {node} {GPU_LABEL}=true --overwrite`."
+                    f"`gpunode provision` restores it, or `kubectl label node {node} {GPU_LABEL}=true --overwrite`."
                 )
             )
 

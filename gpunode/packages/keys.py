@@ -45,7 +45,7 @@ def read_key(source: Signed, place: str = "", trusted: Collection[str] = ()) -> 
     if actual.endswith(known):
         raise WrongKey(
             f"the key at {where} has the fingerprint {actual}; gpunode knows only that NVIDIA's ends with "
-            f"{source.fingerprint}. A forged key can end so, too",
+            f"{source.fingerprint}. A forged key can have the same end",
             hint="Compare all 40 digits with a source of your own, such as a host that has the key already (`rpm -qi gpg-pubkey`). "
             f"If they are the same, run again with `--fingerprint {actual}`.",
             text=text,

@@ -75,7 +75,7 @@ def test_an_abort_of_an_apply_that_does_not_answer_kills_it_and_puts_back_itself
     os.kill(worker(docker), signal.SIGSTOP)
     messages = abort(docker, patience=0.2)
     docker.write("/state/go", "")
-    assert f"put back {DAEMON}" in told(messages)
+    assert f"restored {DAEMON}" in told(messages)
     assert docker.read(DAEMON) == "{}"
     assert docker.apply(WriteFile("/etc/x", "x", "why"))[-1]["ok"]
 
@@ -119,7 +119,7 @@ def test_an_abort_goes_on_where_the_apply_has_ended_by_then(docker: Host):
         while b"aborting" not in aborting.stdout.readline():
             assert aborting.poll() is None
     out, errors = aborting.communicate()
-    assert b"put back " + DAEMON.encode() in out, errors
+    assert b"restored " + DAEMON.encode() in out, errors
     assert docker.read(DAEMON) == "{}"
 
 
@@ -175,7 +175,7 @@ def test_an_abort_reports_that_it_waits_and_gives_a_killed_apply_less_time(
 def test_an_abort_puts_back_what_a_killed_apply_left(docker: Host):
     """Users do not have to wait for the timer."""
     killed_before_the_restart(docker)
-    assert f"put back {DAEMON}" in told(abort(docker))
+    assert f"restored {DAEMON}" in told(abort(docker))
     assert docker.read(DAEMON) == "{}"
 
 

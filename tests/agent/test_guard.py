@@ -42,7 +42,7 @@ def test_the_next_apply_puts_back_what_a_killed_one_left(docker: Host, cut: Call
     """Before it changes anything. docker is restarted only where it was since: containers may end with it."""
     cut(docker)
     messages = docker.apply(WriteFile("/etc/x", "x", "why", before="y"))
-    assert f"put back {DAEMON}, which a killed apply had changed" in told(messages)
+    assert f"restored {DAEMON}, which a killed apply had changed" in told(messages)
     assert messages[-2]["code"] == "changed-underneath"
     assert docker.read(DAEMON) == "{}"
     assert docker.calls().count(RESTART) == (2 if cut is killed_after_the_restart else 0)
@@ -71,7 +71,7 @@ def test_a_probe_has_the_files_as_the_next_apply_puts_them_back(docker: Host, cu
 def test_the_timer_puts_back_what_a_killed_apply_left(docker: Host, cut: Callable[[Host], None]):
     """When no other apply comes first."""
     cut(docker)
-    assert f"put back {DAEMON}" in as_unit(docker, "restore").stdout
+    assert f"restored {DAEMON}" in as_unit(docker, "restore").stdout
     assert docker.read(DAEMON) == "{}"
     assert docker.calls().count(RESTART) == (2 if cut is killed_after_the_restart else 0)
 
@@ -96,7 +96,7 @@ def test_putting_back_that_was_cut_off_itself_is_started_again(docker: Host):
     killed_before_the_restart(docker)
     docker.write("/etc/docker/.daemon.json.gpunode-run1", "{")
     goes_down(docker)
-    assert f"put back {DAEMON}" in as_unit(docker, "boot").stdout
+    assert f"restored {DAEMON}" in as_unit(docker, "boot").stdout
     assert docker.read(DAEMON) == "{}"
     assert [path.name for path in docker.path("/etc/docker").iterdir()] == ["daemon.json"]
 
@@ -105,7 +105,7 @@ def test_the_next_apply_finds_what_no_boot_put_back(docker: Host):
     """E.g. on a host without systemd."""
     killed_before_the_restart(docker)
     goes_down(docker)
-    assert f"put back {DAEMON}" in told(docker.apply(WriteFile("/etc/x", "x", "why")))
+    assert f"restored {DAEMON}" in told(docker.apply(WriteFile("/etc/x", "x", "why")))
     assert docker.read(DAEMON) == "{}"
     assert docker.calls().count(RESTART) == 1  # another boot may have started it with what was written
 

@@ -299,11 +299,11 @@ def test_an_apply_that_is_killed_while_it_waits_is_put_back(docker: Host, verb: 
         return
     os.kill(worker(docker), signal.SIGKILL)
     if verb == "next":
-        assert f"put back {DAEMON}" in told(docker.apply(WriteFile("/etc/x", "x", "why")))
+        assert f"restored {DAEMON}" in told(docker.apply(WriteFile("/etc/x", "x", "why")))
     else:
         if verb == "boot":
             goes_down(docker)
-        assert f"put back {DAEMON}" in as_unit(docker, verb).stdout
+        assert f"restored {DAEMON}" in as_unit(docker, verb).stdout
     assert docker.read(DAEMON) == "{}"
     assert not docker.path(BOOT_UNIT).exists()
 

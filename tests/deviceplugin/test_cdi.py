@@ -324,7 +324,7 @@ def test_a_mig_device_of_an_old_driver_is_not_waited_for(tmp_path, files):
         put(tmp_path, text)
     why = Specs(tmp_path).refresh(names("GPU-a", OLD))[OLD]
     assert why.startswith("drivers before branch 470 name MIG devices MIG-GPU-")
-    assert "deviceListStrategy be envvar" in why
+    assert "deviceListStrategy to envvar" in why
     assert "nvidia-cdi-refresh" not in why
 
 

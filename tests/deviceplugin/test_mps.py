@@ -97,7 +97,7 @@ def test_mps_excludes_the_mixed_mig_strategy_wherever_that_is_set(tmp_path):
     """As in NVIDIA's plugin; by a variable too."""
     file = tmp_path / "config.yaml"
     file.write_text("version: v1\nsharing: {mps: {resources: [{name: gpu, replicas: 2}]}}\n")
-    with pytest.raises(BadConfig, match="cannot be had with the MIG strategy mixed"):
+    with pytest.raises(BadConfig, match="does not work with the MIG strategy mixed"):
         read([f"--config-file={file}"], {"MIG_STRATEGY": "mixed"})
 
 

@@ -195,7 +195,7 @@ def test_a_machine_that_loses_power_between_write_and_restart_boots_with_the_old
     assert node.read(DAEMON) == before
     units = ["-u", "gpunode-restore", "-u", "docker"]
     journal = node.exec(["journalctl", "--since", since, "-o", "cat", *units]).stdout
-    assert f"gpunode: put back {DAEMON}" in journal
+    assert f"gpunode: restored {DAEMON}" in journal
     assert "unable to configure the Docker daemon" not in journal
     assert (
         node.exec(["sh", "-c", f"ls {BOOT_UNIT}; systemctl --failed --plain --no-legend"], check=False).stdout

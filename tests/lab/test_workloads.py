@@ -268,7 +268,7 @@ def test_a_notebook_answers_at_a_port_of_every_node(lab: Lab, gpunode: Callable[
         assert ran.code == 0, ran
         (row,) = ran.of("notebook")
         assert row["node"] == NODE
-        assert "logs deployment/gpunode-notebook` has the token" in ran.stdout
+        assert "logs deployment/gpunode-notebook` shows its login token" in ran.stdout
         pages, key = set(), f"?token={token(lab, '/api/v1/namespaces/gpunode')}"
         for name in ("modern", "legacy"):
             url = f"http://{lab.node(name).address}:{row['port']}/files/gpu.json"

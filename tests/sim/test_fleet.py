@@ -116,7 +116,7 @@ def test_an_apply_that_is_aborted_is_one_that_failed(serve: Callable[[int], Flee
     assert "restart docker" in outcome.why
     assert "gpunode abort" in outcome.why
     assert ended[0].doing == "restart docker.service"
-    assert "put back /etc/docker/daemon.json" in ended[0].results
+    assert "restored /etc/docker/daemon.json" in ended[0].results
     assert fleet.provision()["gpu-0"].status == "changed"
 
 

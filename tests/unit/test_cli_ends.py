@@ -417,7 +417,7 @@ def test_a_reviewed_plan_is_applied_without_a_question(
     done = command("provision", "friday.plan", *options)
     assert str(done.exception).startswith("begun")
     assert (asked, "reboot" in done.stdout) == ([], True)
-    assert "The plan is the one that" in done.stderr
+    assert "The plan matches the reviewed plan of" in done.stderr
     assert done.stderr.count(" 1 host: 1 reboot, pods unknown on 1 host, about 3 min") == 1
 
 

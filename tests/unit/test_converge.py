@@ -274,7 +274,7 @@ def test_an_abort_tells_what_it_ended_and_what_came_of_it():
     ended = converge.abort(Visit(HOST, agent.dial, None), events.append)
 
     assert (ended.by, ended.doing) == ("ann@desk", "packages cuda-drivers")
-    assert ended.results == ("put back /etc/a", "docker.service runs again", "left")
+    assert ended.results == ("restored /etc/a", "docker.service runs again", "left")
     assert [job["op"] for job in agent.jobs] == ["abort"]
     assert "ann@desk" in events[-1].message
 

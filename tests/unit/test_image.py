@@ -434,7 +434,7 @@ def test_without_a_base_the_ways_to_one_are_named():
     assert "skopeo" in str(done.exception)
     done = CliRunner().invoke(app, ["plugin", "image", "--base", "python:3.11"])
     assert "python:3.11 cannot be read: no such file, and no image of a registry" in str(done.exception)
-    assert "HOST/NAME@sha256:…, with its host and its digest" in str(done.exception)
+    assert "with host and digest: HOST/NAME@sha256:…" in str(done.exception)
     done = CliRunner().invoke(app, ["plugin", "image", "python.tar"])
     assert "`--base python.tar` names the image to build on." in str(done.exception)
 

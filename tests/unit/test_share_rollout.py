@@ -62,7 +62,7 @@ def test_a_scheduler_that_does_not_come_back_is_put_back(monkeypatch, end: str |
         share._apply(session, api, member, volume)
 
     words = getattr(caught.value, "message", notes[-1])
-    assert "its earlier configuration was put back" in words
+    assert "its earlier configuration was restored" in words
     assert state == before
 
 

@@ -124,7 +124,7 @@ class Connection:
             headers = {"authorization": self._access.token} if self._access.token else {}
         if not all(value.isascii() and value.isprintable() for value in headers.values()):
             raise ClusterError(
-                f"the token of context `{self._access.context}` is none: it has characters that no HTTP header takes",
+                f"the token of context `{self._access.context}` is invalid: it has characters that HTTP headers do not allow",
                 hint=f"Check the user's token in {self._access.source}, or log in again.",
             )
         return headers

@@ -221,10 +221,7 @@ def _offer_events(before: Snapshot, after: Snapshot) -> Iterator[NodeEvent]:
     """GPUs that are not offered now, and those that are offered again."""
     for uuid in after.not_offered.keys() - before.not_offered.keys():
         device = after.devices[uuid]
-        advice = (
-            f"make some (nvidia-smi mig -i {device.index} -cgi PROFILE -C) and delete the plugin's pod, which does not see "
-            f"those made since its start; or switch MIG off (nvidia-smi -i {device.index} -mig 0)"
-        )
+        advice = f"make some (nvidia-smi mig -i {device.index} -cgi PROFILE -C) and delete the plugin's pod, which sees only those from before its start; or switch MIG off (nvidia-smi -i {device.index} -mig 0)"
         yield NodeEvent(
             "GPUNotOffered", f"{_describe(device)} is not offered: {after.not_offered[uuid]}; {advice}"
         )
@@ -264,8 +261,7 @@ def _elsewhere_events(before: Snapshot, after: Snapshot) -> Iterator[NodeEvent]:
         ]
         yield NodeEvent(
             "GPUElsewhere",
-            f"Container {container.container} of pod {container.pod} has memory of {', '.join(gpus)}, which it was not promised: its "
-            "promised GPU had no room. The scheduler extender counts both until it has noted this on the pod",
+            f"Container {container.container} of pod {container.pod} has memory of {', '.join(gpus)}, not of its promised GPU, which had no room. The scheduler extender counts both until it has noted this on the pod",
         )
 
 

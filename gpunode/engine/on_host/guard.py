@@ -151,7 +151,7 @@ def restore_later(this: Run, wait: bool = True) -> None:
     guard = read_guard(this)
     if lock is not None and guard is not None:
         restored, problems = put_back(this, guard, start=wait)
-        for line in ["put back " + path for path in restored] + problems:
+        for line in ["restored " + path for path in restored] + problems:
             print("gpunode: " + line)
         this.forget()
         this.close()
@@ -175,7 +175,7 @@ def end_killed_runs() -> Iterator[str]:
             advice = "compare the originals in %s/files with the current files" % killed.record
             restored, problems = [], [sentence, advice]
         for file in restored:
-            yield "put back %s, which a killed apply had changed" % file
+            yield "restored %s, which a killed apply had changed" % file
         for sentence in problems:
             yield sentence
         killed.forget()

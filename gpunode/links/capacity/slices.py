@@ -125,8 +125,5 @@ def judge_devices(node: Node, devices: Sequence[Published], gpus: Sequence[Gpu])
     text = f"{len(uuids) - len(missing)} of {len(uuids)} devices published by {DRA_DRIVER}"
     if not missing:
         return Verdict.ok("capacity", text)
-    fix = (
-        f"`kubectl get resourceslices --field-selector spec.nodeName={node.name} -o yaml` shows them; the log of the DRA driver's pod "
-        "on this node says why. It lists GPUs again when that pod is replaced."
-    )
+    fix = f"`kubectl get resourceslices --field-selector spec.nodeName={node.name} -o yaml` shows them; the log of the DRA driver's pod on this node shows why. A new pod lists the GPUs again."
     return Verdict.broken("capacity", text, f"not published: {few(missing, NAMED)}", fix, "not-published")

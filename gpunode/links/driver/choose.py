@@ -274,8 +274,7 @@ def _installed_flavour(facts: Facts, names: PackageNames) -> Flavour | None:
 def secure_boot(facts: Facts) -> None:
     if facts.secure_boot and "nvidia" not in facts.modules:
         raise CannotPlan(
-            "Secure Boot is on: the kernel loads a module that is built here only with an enrolled key, "
-            "and enrolling one needs a user at the console",
+            "Secure Boot is on: a module built on this host needs an enrolled key, and enrolling needs a user at the console",
             hint="Enrol a key (`dkms generate_mok`, `mokutil --import`, reboot, confirm on the console) and load "
             f"a signed driver once, turn Secure Boot off, {LEAVE}",
         )

@@ -158,8 +158,7 @@ def judge_nvml(outcome: Outcome, seen: Facts) -> Verdict:
         return Verdict.broken(
             "NVML",
             f"{len(seen.gpus)} of {len(expected)} GPUs answer; missing: {', '.join(missing)}",
-            "a GPU on the bus that NVML does not list has fallen off, failed to initialise, or is not "
-            "supported by this driver",
+            "such a GPU has fallen off the bus, failed to initialise, or is not supported by this driver",
             fix_by_plan(outcome, "NVML", repair(node_name(outcome, seen)), "driver"),
             SILENT,
         )
@@ -183,7 +182,7 @@ def _judge_fabric(seen: Facts) -> Verdict | None:
         f"{len(apart)} of {len(seen.gpus)} GPUs are not joined over NVSwitch",
         f"{states}: CUDA answers error 802 there",
         "See /var/log/fabricmanager.log and `journalctl -u nvidia-fabricmanager` on the host. With the node drained, "
-        "`systemctl restart nvidia-fabricmanager`; a GPU or NVLink that fails again is hardware.",
+        "`systemctl restart nvidia-fabricmanager`. If a GPU or NVLink fails again, its hardware is faulty.",
         "fabric",
     )
 

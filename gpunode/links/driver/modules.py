@@ -155,7 +155,7 @@ def plan_nouveau(facts: Facts, desired: Desired) -> tuple[Change, ...]:
     if held and _booted_without(facts, held[0].driver):
         raise CannotPlan(
             f"{why} although {BLACKLIST} was there at the last boot: another reboot would not help",
-            hint="The initial ramdisk loads it, or a script does: run `update-initramfs -u` (RHEL: `dracut --force`) on the host and "
+            hint="The initial ramdisk or a script loads it: run `update-initramfs -u` (RHEL: `dracut --force`) on the host and "
             f"reboot it, or search for `modprobe {loaded or held[0].driver}`; then run again.",
         )
     if held:

@@ -132,7 +132,7 @@ def _packages(
         why = whose if driver.replaces else f"another branch or flavour; {driver.why}"
         installed = {spec.name: facts.packages[spec.name] for spec in driver.packages if spec.name in wrong}
         if _later_parts(installed, driver, system.names):
-            why = f"a later version than {driver.version}, which nothing is installed over"
+            why = f"a later version than {driver.version}, and the package system does not downgrade"
         yield versions.change_packages(facts, why, remove=wrong)
     rest = tuple(spec for spec in install if spec not in driver.pin)
     headers = tuple(spec for spec in rest if spec in driver.headers)

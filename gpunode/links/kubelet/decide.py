@@ -110,8 +110,7 @@ def _check_gates(facts: Facts, minor: int, start: KubeletStart, gates: Mapping[s
     wrong = [name for name, state in gates.items() if start.gates.get(name) != state]
     if path and wrong:
         raise CannotPlan(
-            f"this kubelet takes its configuration from the API ({path} names the ConfigMap), and {', '.join(wrong)} must "
-            f"change: what gpunode writes into {start.config_path} would not count",
+            f"this kubelet takes its configuration from the API ({path} names the ConfigMap), and {', '.join(wrong)} must change: {start.config_path} has no effect",
             hint="Set it in `featureGates` of that ConfigMap's kubelet configuration; or go back to files: `kubectl patch node "
             'NODE --type=merge -p \'{"spec":{"configSource":null}}\'`. Kubernetes 1.24 has only files.',
         )

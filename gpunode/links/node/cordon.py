@@ -12,8 +12,7 @@ TAINT = {"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}  # w
 TRIES = 5
 # What to do about a node that a run of gpunode has cordoned: its user must not lift that cordon while the run changes the host
 FOLLOW = advise(
-    "`gpunode top` shows the run while it goes on. If it has ended, `gpunode resume` finishes it, and lifts the cordon. "
-    "A `forget` continues by `gpunode forget` of the same hosts."
+    "`gpunode top` shows a running run. If the run has ended, `gpunode resume` finishes it and lifts the cordon. After a `forget`, run `gpunode forget` of the same hosts."
 )
 
 

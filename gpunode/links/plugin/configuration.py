@@ -65,8 +65,7 @@ def warnings(config: PluginConfig | None, places: Sequence[Place]) -> list[str]:
         if why := _ignored_reason(expected.cdi_strategies(config, labels), host, node):
             blind.setdefault(why, []).append(f"{host.name} ({node.kubelet})")
     sentences = [
-        f"{_format_hosts(hosts)}: containers would get no GPU. The plugin's configuration has no device list strategy but {why}. "
-        "Put `envvar` beside it, or give these hosts another configuration (`cluster.plugin.configs`)."
+        f"{_format_hosts(hosts)}: containers would get no GPU. No device list strategy of the plugin works there: {why}. Add `envvar`, or give these hosts another configuration (`cluster.plugin.configs`)."
         for why, hosts in blind.items()
     ]
     deaf = [
@@ -81,8 +80,7 @@ def warnings(config: PluginConfig | None, places: Sequence[Place]) -> list[str]:
     without = [host.name for host, _, labels in places if expected.is_unconfigured(config, labels)]
     if without:
         sentences.append(
-            f"{_format_hosts(without)}: none of `cluster.plugin.configs` is for these hosts: their nodes have no label {LABEL}, "
-            f"and none is named `{DEFAULT}`. The plugin runs there with every setting at its default. Set the label "
+            f"{_format_hosts(without)}: no file of `cluster.plugin.configs` applies: their nodes have no label {LABEL}, and no file is named `{DEFAULT}`. The plugin runs there with every setting at its default. Set the label "
             f"(`labels`), or name one of the files `{DEFAULT}`, too."
         )
     return sentences

@@ -240,7 +240,7 @@ def pause(
 
 def why_paused(node: Node) -> Problem:
     what = f"a run took the plugin off {node.name} for another driver, and has not brought it back"
-    fix = "`gpunode top` shows the run while it goes on. If it has ended, `gpunode provision` brings the plugin back."
+    fix = "`gpunode top` shows a running run. If the run has ended, `gpunode provision` restores the plugin."
     return Problem("paused", what, fix=advise(fix))
 
 

@@ -51,10 +51,7 @@ def floating_warning(image: PluginImage) -> str:
     tag = image.reference.rpartition("/")[2].partition(":")[2] or "latest"
     if image.archive is not None or digest or tag != "latest":
         return ""
-    return (
-        f"{image.reference} is the last image pushed when a node pulls it, and a node pulls it once (IfNotPresent): "
-        "nodes may run different images. Name a version, or better a digest (name:version@sha256:…)."
-    )
+    return f"The tag of {image.reference} can move, and a node pulls it only once (IfNotPresent): nodes may run different images. Name a version, or better a digest (name:version@sha256:…)."
 
 
 def _same(reported: str, name: str) -> bool:

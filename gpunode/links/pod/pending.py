@@ -263,7 +263,7 @@ def _claims(waiting: Waiting) -> Iterator[Problem]:
                 "claim-unbound",
                 f"its PersistentVolumeClaim {name} has no volume yet",
                 cause=f"storage class: {kind}",
-                fix=f"`kubectl -n {namespace} describe pvc {name}` says what its provisioner waits for.",
+                fix=f"`kubectl -n {namespace} describe pvc {name}` shows what its provisioner waits for.",
             )
 
 

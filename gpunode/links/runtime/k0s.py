@@ -78,8 +78,7 @@ def _drop_in(facts: Facts, *, default: bool) -> tuple[WriteFile, ...]:
     if main is not None and not main.startswith(MARK):
         raise CannotPlan(
             f"{MAIN}:1: without the line `{MARK}` k0s takes no drop-ins",
-            hint="Move what is yours into drop-ins of /etc/k0s/containerd.d, remove the file and restart k0s, which writes it "
-            "again; or add the nvidia runtime to it by hand and set `runtime: none`.",
+            hint="Move your settings into drop-ins in /etc/k0s/containerd.d, remove the file, and restart k0s, which writes a new one. Or add the nvidia runtime to it by hand and set `runtime: none`.",
         )
     if merged and is_right(merged, default=default):
         return ()

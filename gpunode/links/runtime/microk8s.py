@@ -36,7 +36,7 @@ def check(facts: Facts) -> None:
     if files.text(facts, TEMPLATE) is None:
         raise CannotPlan(
             f"MicroK8s has no {TEMPLATE}",
-            hint="`microk8s inspect` names the problem; `snap refresh microk8s` brings the file back.",
+            hint="`microk8s inspect` names the problem; `snap refresh microk8s` restores the file.",
         )
     for path in _imports(facts):
         cri = lookup(read(files.text(facts, path) or "", path), ("plugins",))

@@ -120,7 +120,7 @@ def skips(facts: Facts, desired: Desired) -> str:
     which = "the kernel's modules.dep lists none of the driver's"
     if seen:
         which = f"the driver's module here is {seen}"
-    return f"{UNIT} of {version} skips itself where it finds no module of a name that it knows, and {which}"
+    return f"{UNIT} of {version} does not run without a module of a name that it knows, and {which}"
 
 
 def _modules(facts: Facts, desired: Desired) -> tuple[str, ...]:
@@ -178,7 +178,7 @@ def problem(facts: Facts) -> str:
     if old := _age_problem(facts, text):
         return f"{path} is older than the driver: {old}"
     if lacks_uvm(facts):
-        return f"{path} does not have /dev/nvidia-uvm, without which no CUDA program starts: it was written before that was made"
+        return f"{path} does not have /dev/nvidia-uvm, which every CUDA program needs: it is older than that device file"
     uuids = [part.uuid for gpu in facts.gpus for part in ((gpu.mig or ()) if gpu.mig_on else (gpu,))]
     missing = [uuid for uuid in uuids if uuid not in text]
     if missing and re.search(r"\b(GPU|MIG)-", text):  # before toolkit 1.15 it names devices by number alone

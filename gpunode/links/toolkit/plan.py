@@ -131,7 +131,7 @@ def plan_sources(facts: Facts, desired: Desired) -> tuple[Change, ...]:
 # privileged containers, and devices come by mounts that the kubelet adds, or by CDI.
 
 CONFIG = nvidia.TOOLKIT_CONFIG
-PRICE = "isolation: an unprivileged container gets only its allocated GPUs; as a consequence NVIDIA_VISIBLE_DEVICES alone, `docker run --gpus` and plugins that rely on that variable give it none"
+PRICE = "isolation: an unprivileged container gets only its allocated GPUs; NVIDIA_VISIBLE_DEVICES alone, `docker run --gpus` and plugins that rely on that variable give it none"
 TABLE = ("nvidia-container-runtime", "runtimes")
 MODE = ("nvidia-container-runtime", "mode")
 

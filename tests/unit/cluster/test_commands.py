@@ -565,10 +565,7 @@ def test_another_configuration_is_told_of_every_node_that_it_reaches(
     assert f"gpu-1, gpu-2, each node: 1 GPU becomes 4 shares by {meaning}" in told
     assert f"new-1: 2 GPUs become 8 shares by {meaning}" in told
     assert "cpu-1" not in told
-    assert (
-        f"It reaches nodes that are not among this command's hosts, whatever --limit names: {outside}."
-        in told
-    )
+    assert f"It also changes nodes outside this command's hosts: {outside}." in told
     assert "`cluster.plugin.configs`" in told
 
 

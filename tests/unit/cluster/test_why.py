@@ -336,8 +336,8 @@ def test_a_node_in_the_hands_of_a_run_is_left_to_it(why: Why, fake: FakeApi):
     result = why("node", "n1", "--json")
     reasons = read(result)[1]
     assert [reason["code"] for reason in reasons] == ["cordoned"]
-    assert all("`gpunode top` shows the run while it goes on" in reason["fix"] for reason in reasons)
-    assert "`gpunode forget` of the same hosts" in reasons[0]["fix"]  # which `resume` passes over
+    assert all("`gpunode top` shows a running run" in reason["fix"] for reason in reasons)
+    assert "run `gpunode forget` of the same hosts" in reasons[0]["fix"]  # which `resume` passes over
     verdict = judge_node(parse(fake.all("Node")[0]))
     assert (verdict.problem.cause, verdict.problem.fix) == (
         "by gpunode, run r1 of ada@ws: no pod is scheduled on it",

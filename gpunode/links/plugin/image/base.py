@@ -70,8 +70,7 @@ def open_base(path: Path, arch: str, name: str = "") -> Iterator[Base]:
         except FileNotFoundError as error:
             raise UsageError(
                 f"{name} cannot be read: no such file, and no image of a registry",
-                hint="An image in a registry is HOST/NAME@sha256:…, with its host and its digest. Another is saved first, with "
-                "`docker save -o FILE IMAGE` or skopeo; then `--base FILE`.",
+                hint="Name an image in a registry with host and digest: HOST/NAME@sha256:…. Or save it with `docker save -o FILE IMAGE` or skopeo, and use `--base FILE`.",
             ) from error
         except OSError as error:
             raise UsageError(
