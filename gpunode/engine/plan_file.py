@@ -7,7 +7,6 @@ It has no secret, and no content of a file but its redacted diff.
 import getpass
 import hashlib
 import json
-import os
 import shlex
 import socket
 from collections.abc import Iterable, Iterator, Sequence
@@ -25,6 +24,7 @@ from gpunode.engine.record import RunOptions
 from gpunode.engine.shown import ShownChange, ShownHost, digest, show_change, show_host
 from gpunode.errors import UnexpectedAnswer, UsageError
 from gpunode.host import answers
+from gpunode.local import files
 from gpunode.model import Change, Inventory, Reboot
 from gpunode.wording import Advice, Command, advise, few
 
@@ -92,32 +92,22 @@ def make(
 
 def check_place(path: Path) -> None:
     """Raise UsageError where no plan can be written, or would replace a file that is none."""
-    if path.is_dir() or not os.access(path.parent, os.W_OK):
-        raise UsageError(
-            f"--out {path}: no file can be written there", hint="Name a file in an existing folder."
-        )
-    if path.exists() and not _begins(path).startswith(BEGINS):
-        raise UsageError(
-            f"--out {path}: there is a file that is no plan", hint="Name another file, or remove that one."
-        )
+    files.check_replaceable("--out", path, _is_plan, "there is a file that is no plan")
 
 
 def write(path: Path, plan: PlanFile) -> None:
     """Write the file, whole or not at all. Raises UsageError."""
     content = {KEY: FORMAT, **asdict(plan)}
-    draft = path.with_name(f".{path.name}.gpunode")
     try:
-        draft.write_text(json.dumps({**content, "digest": digest(content)}, indent=1) + "\n", "utf-8")
-        draft.replace(path)
+        files.replace(path, json.dumps({**content, "digest": digest(content)}, indent=1) + "\n")
     except OSError as error:
-        draft.unlink(missing_ok=True)
         raise UsageError(f"--out {path}: cannot be written: {error.strerror}") from error
 
 
 def read(path: Path) -> PlanFile | None:
     """The plan; None for a file of another kind, such as an inventory, or none. Raises UsageError for a damaged or a newer one."""
     try:
-        if not path.is_file() or not _begins(path).startswith(BEGINS):
+        if not path.is_file() or not _is_plan(files.begin(path)):
             return None
         if path.stat().st_size > LARGEST:
             raise ValueError("it is too large")
@@ -292,6 +282,5 @@ def _sha256(path: Path) -> str:
         return ""
 
 
-def _begins(path: Path) -> str:
-    with path.open("rb") as file:
-        return "".join(file.read(200).decode("utf-8", "replace").split())
+def _is_plan(begin: bytes) -> bool:
+    return "".join(begin.decode("utf-8", "replace").split()).startswith(BEGINS)

@@ -1,11 +1,15 @@
-"""Files of this machine: those that a user names are read up to a limit, and never waited for; and where this user's records are."""
+"""Files of this machine: those that a user names are read up to a limit, never waited for, and replaced only if they are gpunode's own; and
+where this user's records are."""
 
 import errno
 import os
 import select
 import stat
 import time
+from collections.abc import Callable
 from pathlib import Path
+
+from gpunode.errors import UsageError
 
 LARGEST = 8 << 20  # bytes; configurations, keys and lists of known hosts are far smaller
 PATIENCE = 60.0  # seconds for the end of a pipe
@@ -55,6 +59,34 @@ def _content(file: int, most: int, name: str) -> bytes:
 def text(path: Path, most: int = LARGEST) -> str:
     """The same as text; bytes that are not UTF-8 become marks."""
     return read(path, most).decode("utf-8", "replace")
+
+
+def check_replaceable(option: str, path: Path, is_own: Callable[[bytes], bool], other: str) -> None:
+    """Raise UsageError where the option's file cannot be written, or would replace one whose beginning is not gpunode's own: `other`."""
+    named = f"{option} {path}"
+    if path.is_dir() or not os.access(path.parent, os.W_OK):
+        raise UsageError(f"{named}: no file can be written there", hint="Name a file in an existing folder.")
+    try:
+        if not path.exists() or (path.is_file() and is_own(begin(path))):
+            return
+    except OSError as error:
+        raise UsageError(f"{named}: cannot be read: {error.strerror}", hint="Name another file.") from error
+    raise UsageError(f"{named}: {other}", hint="Name another file, or remove that one.")
+
+
+def begin(path: Path) -> bytes:
+    with path.open("rb") as file:
+        return file.read(200)
+
+
+def replace(path: Path, text: str) -> None:
+    """Write the file, whole or not at all. Raises OSError."""
+    draft = path.with_name(f".{path.name}.gpunode")
+    try:
+        draft.write_text(text, encoding="utf-8")
+        draft.replace(path)
+    finally:
+        draft.unlink(missing_ok=True)
 
 
 def full(name: str) -> Path:

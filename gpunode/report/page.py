@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import getpass
-import os
 import re
 import socket
 import time
@@ -24,8 +23,9 @@ from gpunode.engine.chain import find_manual_fix
 from gpunode.engine.member import PAUSED
 from gpunode.engine.reporter import Brief, Headline, Reporter
 from gpunode.engine.shown import headline, show_host, status_of
-from gpunode.errors import Problem, UsageError
+from gpunode.errors import Problem
 from gpunode.inventory.starter import ranges
+from gpunode.local import files
 from gpunode.model import Event, Gpu, Host, Outcome, Verdict
 from gpunode.report.chains import UUID, chain
 from gpunode.report.objects import cluster_lines
@@ -256,33 +256,9 @@ TITLES = {
 
 def open_page(kind: type[Page], report: Reporter, path: Path, title: str) -> Page:
     """The page to be written there. Raises UsageError where it cannot be, or would replace a file that is no page."""
-    if path.is_dir() or not os.access(path.parent, os.W_OK):
-        raise UsageError(
-            f"{kind.option} {path}: no file can be written there",
-            hint="Name a file in an existing folder.",
-        )
-    try:
-        free = _replaceable(path, kind.begins)
-    except OSError as error:
-        raise UsageError(
-            f"{kind.option} {path}: cannot be read: {error.strerror}", hint="Name another file."
-        ) from error
-    if not free:
-        raise UsageError(
-            f"{kind.option} {path}: there is a file that gpunode did not write",
-            hint="Name another file, or remove that one.",
-        )
+    other = "there is a file that gpunode did not write"
+    files.check_replaceable(kind.option, path, lambda begin: begin.startswith(kind.begins), other)
     return kind(report, path, title)
-
-
-def _replaceable(path: Path, begins: bytes) -> bool:
-    """True if writing there replaces at most an earlier file of the same kind. Raises OSError."""
-    if not path.exists():
-        return True
-    if not path.is_file():
-        return False
-    with path.open("rb") as file:
-        return file.read(len(begins)) == begins
 
 
 @cache
@@ -488,12 +464,7 @@ class Page:
 
     def write(self) -> None:
         """Write the file, whole or not at all. Raises OSError."""
-        draft = self.path.with_name(f".{self.path.name}.gpunode")
-        try:
-            draft.write_text(self.text(), encoding="utf-8")
-            draft.replace(self.path)
-        finally:
-            draft.unlink(missing_ok=True)
+        files.replace(self.path, self.text())
 
     def text(self) -> str:
         cards = list(self._cards.values())
