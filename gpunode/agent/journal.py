@@ -80,5 +80,10 @@ def entries_of(record: str) -> Iterator[Message]:
 
 def records() -> List[str]:
     """The folders of all applies that have a journal, the oldest first: one apply at a time writes, and is then the newest."""
-    paths = glob_of(RECORDS + "/*" + LINES)
-    return [os.path.dirname(path) for path in sorted(paths, key=lambda path: os.stat(below(path)).st_mtime)]
+    changed = {}
+    for path in glob_of(RECORDS + "/*" + LINES):
+        try:
+            changed[os.path.dirname(path)] = os.stat(below(path)).st_mtime
+        except FileNotFoundError:  # another operator's apply removes old ones meanwhile
+            continue
+    return sorted(changed, key=lambda folder: changed[folder])

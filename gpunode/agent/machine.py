@@ -15,7 +15,10 @@ def read_os() -> Dict[str, str]:
     for line in text.splitlines():
         key, equals, value = line.partition("=")
         if equals and not key.startswith("#"):
-            release[key.strip()] = " ".join(shlex.split(value))
+            try:
+                release[key.strip()] = " ".join(shlex.split(value))
+            except ValueError:  # a quote without its end
+                release[key.strip()] = value.strip()
     return release
 
 

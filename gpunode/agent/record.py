@@ -158,7 +158,8 @@ def settle_time(this: Run) -> float:
 
 def read_unconfirmed() -> List[Dict[str, Any]]:
     """What earlier runs kept unconfirmed: {code, run, unit, by, since}, the oldest first. Raises Failure."""
-    records = [check_format(dict(json.loads(text_of(path) or "{}")), path) for path in unconfirmed_files("*")]
+    texts = {path: text_of(path) for path in unconfirmed_files("*")}  # None: confirmed meanwhile
+    records = [check_format(dict(json.loads(text)), path) for path, text in texts.items() if text]
     keys = ("code", "run", "unit", "by", "since")
     return sorted(({key: each[key] for key in keys} for each in records), key=lambda each: each["since"])
 
