@@ -3,8 +3,6 @@
 Exit status 1: something of gpunode's did. The peers' figures of the same runs stand beside it: they show what the machine did.
 """
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

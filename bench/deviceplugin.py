@@ -4,8 +4,6 @@ The plugin runs as a process of its own, on fake GPUs, with a stand-in for the k
 sockets. So gRPC, scheduling and Python are in the figures; the driver is not.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import json

@@ -3,8 +3,6 @@
 On a copy in a temporary folder. `python bench/faults.py [ID…]`; exit status 1: not caught, or its text not there once.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

@@ -4,8 +4,6 @@ Each host answers with the facts of a bare simulated host, under its own names; 
 by bench.peers.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os
@@ -35,7 +33,7 @@ class Answer:
         self._facts = {**facts, **names, "hostname": name}
         self._nonce = ""
 
-    def start(self, command: str, stdin: Iterable[bytes], heard: object = None) -> Answer:
+    def start(self, command: str, stdin: Iterable[bytes], heard: object = None) -> "Answer":
         text = b"".join(stdin)
         head, _, rest = text.partition(b"\n")
         self._nonce = json.loads(rest[int(head.split()[2]) :])["nonce"]

@@ -4,8 +4,6 @@ A hundred simulated hosts carry jobs; the operator's process is killed (-9) fift
 each time. Watched from outside: nodes that are disturbed at once, and containers of jobs that were started again.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import random

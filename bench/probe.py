@@ -5,8 +5,6 @@ machine's /usr/bin/python3. With commits, the probes of these run in turns with 
 budget is in tiers.yaml.
 """
 
-from __future__ import annotations
-
 import argparse
 import io
 import json

@@ -5,8 +5,6 @@ extender as a process: 1,000 nodes of eight GPUs, 10,000 bound pods, 1,000 more 
 objects; there are no kubelets. Needs Go, etcd and some 4 GiB; minutes on two cores.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import random

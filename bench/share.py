@@ -5,8 +5,6 @@ as the scheduler asks: one filter after the other, binds side by side. The API s
 10 ms for a request; the scheduler is none.
 """
 
-from __future__ import annotations
-
 import http.client
 import json
 import os

@@ -3,8 +3,6 @@
 Prints wall and processor seconds of each tier beside its budget in tiers.yaml. Exit status 1: a tier failed, or is over its budget.
 """
 
-from __future__ import annotations
-
 import os
 import resource
 import statistics

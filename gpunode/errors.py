@@ -29,8 +29,6 @@ The command line catches GpunodeError; `fleet` catches HostError and makes it th
 keeps its traceback.
 """
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
@@ -156,7 +154,7 @@ class CannotPlan(GpunodeError):
         super().__init__(what, hint=hint, layer=layer)
         self.repository = repository
 
-    def refusal(self, host: str, layer: Layer) -> Refused:
+    def refusal(self, host: str, layer: Layer) -> "Refused":
         """The host's refusal, of this layer where the error names none."""
         layer = self.problem.layer or layer
         return Refused(host, self.message, hint=self.hint, layer=layer, repository=self.repository)

@@ -1,7 +1,5 @@
 """Sentences for users: the commands and pages that they name, and how long lists read."""
 
-from __future__ import annotations
-
 import difflib
 import itertools
 import math
@@ -37,7 +35,7 @@ class Advice(str):
 
     parts: tuple[str | Command, ...]
 
-    def __new__(cls, *parts: str | Command) -> Advice:
+    def __new__(cls, *parts: str | Command) -> "Advice":
         made = super().__new__(cls, "".join(map(str, parts)))
         made.parts = parts
         return made

@@ -1,7 +1,5 @@
 """RPM packages and signed repositories of them, for tests with the real dnf: made by rpmbuild, rpmsign and createrepo_c."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess
@@ -71,7 +69,7 @@ class Key:
     home: Path
 
     @classmethod
-    def made(cls, folder: Path, name: str) -> Key:
+    def made(cls, folder: Path, name: str) -> "Key":
         """A new one."""
         key = cls(folder / name)
         key.home.mkdir(mode=0o700, parents=True)

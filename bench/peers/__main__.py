@@ -9,8 +9,6 @@ All read the same (readings.yaml) of the same hosts (hosts.py), by OpenSSH's ser
 - `floor` connects and starts Python; `probe` connects and runs gpunode's probe, and nothing reads its answer.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

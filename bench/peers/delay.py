@@ -1,7 +1,5 @@
 """A network with latency: a process that forwards each connection, and everything on it half of a round trip later."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import sys

@@ -3,8 +3,6 @@
 `python floor.py ADDRESSES PORT KEY KNOWN_HOSTS COMMAND`; what stands on standard input is each command's. Exit status 1: a command failed.
 """
 
-from __future__ import annotations
-
 import socket
 import sys
 from concurrent.futures import ThreadPoolExecutor

@@ -2,8 +2,6 @@
 host's root, and small programs in place of its own. Where a network has latency, a process of delay.py stands before the server.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

@@ -1,7 +1,5 @@
 """What a command costs the machine that it is started on, with all processes that it starts, those included that outlive it."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """Figures as a table, beside gpunode's, and beside what is to be reached."""
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 

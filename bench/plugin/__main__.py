@@ -7,8 +7,6 @@ image has: the libraries of requirements.lock alone, compiled modules, the gpuno
 with: bench/deviceplugin.py measures this plugin alone.
 """
 
-from __future__ import annotations
-
 import contextlib
 import io
 import json

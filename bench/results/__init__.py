@@ -3,8 +3,6 @@
 A figure is a cost: the lower, the better.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import statistics

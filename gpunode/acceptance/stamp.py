@@ -1,7 +1,5 @@
 """An acceptance in short: its verdict, what it was for, and until when it counts. What a node's annotation has."""
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Collection
@@ -66,14 +64,14 @@ class Stamp:
         """True if it was measured at this level, or at the longer one."""
         return self.level in (level, "standard")
 
-    def replaces(self, earlier: Stamp) -> bool:
+    def replaces(self, earlier: "Stamp") -> bool:
         """False for a shorter run that found nothing, while the longer one before it still holds for the same GPUs."""
         if self.verdict == "failed" or self.meets(earlier.level):
             return True
         void = earlier.why_void(now=self.at, driver=self.driver, kernel=self.kernel, uuids=self.uuids)
         return bool(void)
 
-    def with_earlier(self, earlier: Stamp | None) -> Stamp:
+    def with_earlier(self, earlier: "Stamp | None") -> "Stamp":
         """With GPUs that this run skipped and that `earlier`, which still holds and was as long, has; until the first of both ends."""
         if earlier is None or self.verdict != "partly" or not earlier.meets(self.level):
             return self

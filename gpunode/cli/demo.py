@@ -1,7 +1,5 @@
 """`gpunode demo`: the whole job on simulated hosts and a simulated cluster."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -141,7 +139,7 @@ def break_host(
     )
 
 
-def _fault(name: str, option: str, more: str = "") -> Fault:
+def _fault(name: str, option: str, more: str = "") -> "Fault":
     """The chain's fault of this name. Raises UsageError where there is none; `option`: what stands before the name."""
     from gpunode.engine.chain import FAULTS
     from gpunode.errors import UsageError

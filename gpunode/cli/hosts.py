@@ -1,8 +1,6 @@
 """Commands that change hosts, after a look at what that would be: `plan`, `provision`, `resume`, `forget`, `abort`, `label` and the
 cordons of GPUs."""
 
-from __future__ import annotations
-
 import dataclasses
 import time
 from pathlib import Path
@@ -18,7 +16,7 @@ if TYPE_CHECKING:
     from gpunode.engine.batch_order import Size
 
 
-def _size(batch: str | None) -> Size | None:
+def _size(batch: str | None) -> "Size | None":
     from gpunode.engine.batch_order import Size
 
     return Size.parse(batch) if batch is not None else None

@@ -1,7 +1,5 @@
 """Commands that inspect hosts and change none: `verify`, `accept`, `support-bundle`, `status`, `top` and `lint`."""
 
-from __future__ import annotations
-
 import dataclasses
 import os
 import sys
@@ -193,7 +191,7 @@ def top(
         from gpunode.commands.top import follow
         from gpunode.report import keyboard
 
-        def act(key: str, host: str, seen: Overview) -> list[str] | str:
+        def act(key: str, host: str, seen: "Overview") -> list[str] | str:
             if key in "b ":
                 return toggle_pause(None if common.alone else common.inventory)
             return _words(key, host, seen, common)
@@ -202,7 +200,7 @@ def top(
         os._exit(0)  # an orderly exit would wait for the cluster's answer
 
 
-def _words(key: str, host: str, seen: Overview, common: options.InCluster) -> list[str] | str:
+def _words(key: str, host: str, seen: "Overview", common: options.InCluster) -> list[str] | str:
     """The gpunode command that a key of `top` shows the output of; or why there is none."""
     if key == "l":
         return ["show", seen.run.id] if seen.run else "No run of this inventory is recorded on this machine."

@@ -1,7 +1,5 @@
 """Commands before the first run: `gpunode init` and `gpunode keys`."""
 
-from __future__ import annotations
-
 import re
 import sys
 from dataclasses import replace
@@ -86,7 +84,7 @@ def init(
     )
 
 
-def _note_left(known: Starter) -> str:
+def _note_left(known: "Starter") -> str:
     """A sentence about options of ssh that the inventory cannot hold; "" without any."""
     options = dict.fromkeys(option for host in known.hosts for option in host.left)
     if not options:
@@ -94,7 +92,7 @@ def _note_left(known: Starter) -> str:
     return f" No key of it holds {', '.join(options)}: connections read {SSH_CONFIG}, write them there."
 
 
-def _from(source: str, cluster: Cluster) -> Starter:
+def _from(source: str, cluster: "Cluster") -> "Starter":
     from gpunode.commands import init as start
 
     if source == "cluster":
@@ -102,7 +100,7 @@ def _from(source: str, cluster: Cluster) -> Starter:
     return start.from_ssh() if source == "ssh" else start.from_ssh(Path(source))
 
 
-def _ask(cluster: Cluster, user: str) -> tuple[Starter, str]:
+def _ask(cluster: "Cluster", user: str) -> "tuple[Starter, str]":
     """The user's answers: where the hosts come from, and the ssh user."""
     from gpunode.commands import init as start
 

@@ -1,7 +1,5 @@
 """What every command that visits hosts begins with: its options as an inventory, hosts, a report and a session."""
 
-from __future__ import annotations
-
 import gc
 import os
 import shlex
@@ -35,7 +33,7 @@ groups:
 END"""
 
 
-def load_inventory(path: Path, origin: str = "", *, by_option: bool = False) -> Inventory:
+def load_inventory(path: Path, origin: str = "", *, by_option: bool = False) -> "Inventory":
     """The inventory. The usual one that is not there is explained by an example. `origin`: where its name comes from. `by_option`: the
     command's arguments are something else."""
     from gpunode import inventory as inventories
@@ -74,7 +72,7 @@ def load_inventory_of_runs(command: str, path: Path, origin: str) -> None:
     load_inventory(path, origin)  # explains it
 
 
-def in_cluster(common: options.InCluster) -> Inventory:
+def in_cluster(common: options.InCluster) -> "Inventory":
     """The inventory, with the cluster that the options name; without a file, what the cluster itself says. A kubeconfig that is
     named and cannot be used is told before any mistake of the inventory."""
     from gpunode.cluster.api.kubeconfig import choose_context
@@ -98,7 +96,7 @@ def in_cluster(common: options.InCluster) -> Inventory:
     )
 
 
-def tell_origin(path: Path, origin: str, reporter: Reporter) -> None:
+def tell_origin(path: Path, origin: str, reporter: "Reporter") -> None:
     """Note which inventory is used, where the environment names another than the one in this folder."""
     here = options.INVENTORY
     if origin == options.ENVIRONMENT and localfile.exists(here) and not here.samefile(path):
@@ -112,8 +110,8 @@ def session(
     junit: Path | None = None,
     *,
     accepted: bool = False,
-    choose: Callable[[Inventory], tuple[Host, ...]] | None = None,
-) -> Iterator[Session]:
+    choose: "Callable[[Inventory], tuple[Host, ...]] | None" = None,
+) -> "Iterator[Session]":
     """A session over the selected hosts. Commands in its reports and errors name the inventory. `html`, `junit`: files that get
     the report, too, however the session ends. `accepted`: by --yes. `choose`: the hosts, in the place of --limit."""
     import logging
@@ -174,7 +172,7 @@ def session(
                 ) from error
 
 
-def _name_rights(inventory: Inventory, error: GpunodeError) -> None:
+def _name_rights(inventory: "Inventory", error: GpunodeError) -> None:
     """Let an error of a missing right name all that are missing."""
     from gpunode.engine import nodes
 
@@ -183,7 +181,7 @@ def _name_rights(inventory: Inventory, error: GpunodeError) -> None:
         error.problem, error.exit_code = named.problem, named.exit_code
 
 
-def _password() -> Password:
+def _password() -> "Password":
     import getpass
     import warnings
 

@@ -1,7 +1,5 @@
 """The whole job: shows the plan, asks, then works on batch after batch, each to its proof."""
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
@@ -74,7 +72,7 @@ class ProvisionOptions:
         )
 
     @classmethod
-    def of_recorded_run(cls, run: RecordedRun, *, yes: bool, now: float) -> ProvisionOptions:
+    def of_recorded_run(cls, run: RecordedRun, *, yes: bool, now: float) -> "ProvisionOptions":
         """The options that resume a recorded run. `now`: in seconds since the epoch."""
         known = run.options
         options = cls(
@@ -89,7 +87,7 @@ class ProvisionOptions:
         done = sum(name in run.planned for name in run.in_state(*DONE))
         return replace(options, canary=max(0, options.canary - done))
 
-    def with_plan(self, reviewed: PlanFile, file: Path, given: Collection[str]) -> ProvisionOptions:
+    def with_plan(self, reviewed: PlanFile, file: Path, given: Collection[str]) -> "ProvisionOptions":
         """These options, with those of the plan in this file. Raises UsageError where one that the user has `given` differs."""
         known = reviewed.options
         planned = plan_file.written_options(known)
@@ -101,7 +99,7 @@ class ProvisionOptions:
                 )
         return replace(self._as_planned(known), reviewed=reviewed, file=file)
 
-    def _as_planned(self, known: RunOptions) -> ProvisionOptions:
+    def _as_planned(self, known: RunOptions) -> "ProvisionOptions":
         """These options, with those that a plan depends on from a record or a plan file."""
         return replace(
             self,

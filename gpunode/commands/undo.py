@@ -1,7 +1,5 @@
 """Takes the changes of a recorded run back: on the hosts by their journals, in batches as `provision` does; then in the cluster."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -47,7 +45,7 @@ class UndoOptions:
     note: str = ""
 
     @classmethod
-    def of_recorded_run(cls, run: RecordedRun, *, yes: bool, now: float) -> UndoOptions:
+    def of_recorded_run(cls, run: RecordedRun, *, yes: bool, now: float) -> "UndoOptions":
         """The options that resume a recorded undo. `now`: in seconds since the epoch."""
         size = Size.parse(run.options.batch) if run.options.batch else None
         undone = {name: run.hosts[name] for name in run.in_state("undone", "kept")}

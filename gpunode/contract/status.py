@@ -4,8 +4,6 @@ It is published in the node's annotation, where the configuration wants one, and
 read `code`; `words` are for people and may change.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Mapping
@@ -119,7 +117,7 @@ class Status:
     memory_limits: Mapping[str, Reason] = field(default_factory=dict)
     version: int = VERSION
 
-    def with_refusal(self, why: Reason | None) -> Status:
+    def with_refusal(self, why: Reason | None) -> "Status":
         """A copy with the reason why a newer configuration was refused; None: it was not."""
         return replace(self, configuration=replace(self.configuration, refused=why))
 

@@ -1,7 +1,5 @@
 """The part of the CUDA driver API that gpunode's kernels need, and what its errors mean. Needs only libcuda.so.1."""
 
-from __future__ import annotations
-
 import ctypes
 import math
 import os
@@ -275,7 +273,7 @@ class Cuda:
         """Wait for the GPU. Raises CudaError if a kernel failed."""
         self.call("cuCtxSynchronize")
 
-    def add(self, left: array[float], right: array[float]) -> array[float]:
+    def add(self, left: "array[float]", right: "array[float]") -> "array[float]":
         """left + right, computed by the GPU."""
         size = len(left) * left.itemsize
         sums = array("f", [math.nan]) * len(left)  # a kernel that did nothing must show

@@ -3,8 +3,6 @@
 By ctypes rather than a library: three calls of libc suffice, and the image has one dependency less.
 """
 
-from __future__ import annotations
-
 import asyncio
 import ctypes
 import errno
@@ -40,7 +38,7 @@ class Directory:
         self.gone = False  # the directory that is watched; another may be at its path (its inode number may be the same)
         self._timer: asyncio.TimerHandle | None = None
 
-    def __enter__(self) -> Directory:
+    def __enter__(self) -> "Directory":
         try:
             self._fd = watch(self._path)
         except OSError as error:

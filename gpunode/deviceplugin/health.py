@@ -1,7 +1,5 @@
 """GPU health: which Xids make a GPU Unhealthy, and when it is Healthy again; `watch.py` reads NVML."""
 
-from __future__ import annotations
-
 import json
 import logging
 import re
@@ -34,7 +32,7 @@ class XidPolicy:
     enable_all: bool = False
 
     @classmethod
-    def read(cls, environ: Mapping[str, str]) -> XidPolicy:
+    def read(cls, environ: Mapping[str, str]) -> "XidPolicy":
         """Raises BadConfig with the variable and the word that is no Xid."""
         disable = _words("DP_DISABLE_HEALTHCHECKS", environ, ("all", "xids"))
         enable = _words("DP_ENABLE_HEALTHCHECKS", environ, ("all",))

@@ -1,7 +1,5 @@
 """The plugin's settings: flags, over environment, over file, over defaults."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -70,7 +68,7 @@ def build(values: Mapping[str, Any]) -> Config:
     return config
 
 
-def _parser(program: str) -> argparse.ArgumentParser:
+def _parser(program: str) -> "argparse.ArgumentParser":
     import argparse
 
     class PassOver(argparse.Action):

@@ -1,7 +1,5 @@
 """Watches the GPUs: a thread probes them and waits for their Xid events. One that hangs keeps it, and the others get another."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import logging
@@ -72,7 +70,7 @@ class GpuWatch(NvmlThread):
         handles: Handles,
         gpus: tuple[WatchedGpu, ...],
         update: Callable[[Device, Change], None],
-        blame: Callable[[GpuWatch], None],
+        blame: "Callable[[GpuWatch], None]",
         *,
         xid_policy: XidPolicy,
         metrics: Metrics,
@@ -250,7 +248,7 @@ def _concerned(devices: tuple[Device, ...], gpu_instance: int, compute_instance:
     return devices if gpu_instance == NO_INSTANCE or not concerned else concerned
 
 
-def _record_probe(health: Health, gpu: WatchedGpu, probe: Probe, now: float) -> None:
+def _record_probe(health: Health, gpu: WatchedGpu, probe: "Probe", now: float) -> None:
     """A lasting Xid ends where the driver decides, or with a reset of the GPU."""
     known = health.lasting.energy if health.lasting else None
     reset = known is not None and gpu.energy is not None and gpu.energy < known

@@ -1,7 +1,5 @@
 """One batch of hosts, from their accepted plans to their proof: no work lost, all rounds, the node and its GPUs back."""
 
-from __future__ import annotations
-
 import signal
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -42,7 +40,7 @@ class Run:
     session: Session
     api: Api | None
     record: Record
-    interrupt: Interrupt
+    interrupt: "Interrupt"
     accepted: Mapping[str, frozenset[Act]]
     prove: bool
     taint: bool = False
@@ -235,7 +233,7 @@ class Interrupt:
         self._reporter, self._begun = reporter, begun
         self._before: Any = None
 
-    def __enter__(self) -> Interrupt:
+    def __enter__(self) -> "Interrupt":
         if threading.current_thread() is threading.main_thread():
             self._before = signal.signal(signal.SIGINT, self._on_sigint)
         return self

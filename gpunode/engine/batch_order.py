@@ -1,7 +1,5 @@
 """The order of hosts, and which go together. Each batch is finished, to its proof, before the next begins."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -26,7 +24,7 @@ class Size:
         return max(1, total * self.number // 100) if self.percent else self.number
 
     @classmethod
-    def parse(cls, text: str, option: str = "--batch") -> Size:
+    def parse(cls, text: str, option: str = "--batch") -> "Size":
         """`4` or `25%`. Raises UsageError for anything else, and for less than one."""
         digits = text.strip().removesuffix("%")
         percent = text.strip().endswith("%")

@@ -1,7 +1,5 @@
 """One host of a rollout, from its probe to its proof."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
@@ -128,7 +126,7 @@ class Member:
             return "no nvidia module is loaded there"
         return ""
 
-    def exclude(self, reason: Problem | None) -> Member:
+    def exclude(self, reason: Problem | None) -> "Member":
         """A copy that takes no further part, for this reason; unchanged for None."""
         return self if reason is None else replace(self, reason=reason)
 

@@ -1,7 +1,5 @@
 """A fleet at one moment: its GPUs, its hosts, those that need somebody first, and its last run. What `gpunode top` draws. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias, get_args
@@ -52,7 +50,7 @@ class RunLine:
     def is_running(self) -> bool:
         return self.state in ("running", "pausing")
 
-    def at(self, now: float) -> RunLine:
+    def at(self, now: float) -> "RunLine":
         """The run at a later time."""
         return replace(self, since=now, left=None if self.left is None else self.left - (now - self.since))
 

@@ -4,8 +4,6 @@ A line of JSON per step, on the disk before the step is begun, so a run that is 
 $XDG_STATE_HOME/gpunode/runs (~/.local/state), one file a run, readable by their owner alone.
 """
 
-from __future__ import annotations
-
 import calendar
 import fcntl
 import getpass
@@ -227,7 +225,7 @@ class Record:
         *,
         asked: str = "",
         answered: str = "",
-    ) -> Record:
+    ) -> "Record":
         """A new record; its name sorts after those that are there, though a clock be set back. Raises GpunodeError where
         it cannot be written."""
         folder = runs_folder(inventory)
@@ -309,7 +307,7 @@ class Record:
             lines += [{"planned": numbers, "hosts": hosts} for numbers, hosts in alike.items()]
             self._write(*lines)  # within the lock: other threads name these numbers
 
-    def cluster(self, differences: Sequence[Difference], hosts: Mapping[str, str]) -> None:
+    def cluster(self, differences: "Sequence[Difference]", hosts: Mapping[str, str]) -> None:
         """Note what was shown to change in the cluster. `hosts`: node → host."""
         lines: list[Mapping[str, Any]] = []
         numbers = [
@@ -428,7 +426,7 @@ def _stamp(path: Path) -> int:
         return 0
 
 
-def _node_of(difference: Difference) -> str:
+def _node_of(difference: "Difference") -> str:
     """The node in whose batch this is changed; "" for what the deployment itself changes, such as a node's annotation."""
     title = difference.title
     return difference.node or (title.name if title.kind == "Node" and not title.part else "")

@@ -1,7 +1,5 @@
 """Receives the events, results and questions of a rollout: a report, or a test."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Protocol
@@ -32,7 +30,7 @@ class Reporter(Protocol):
     def plans(self, outcomes: Sequence[Outcome], *, diff: bool | None = None) -> None:
         """The changes of each host. `diff`: with what changes inside files; None: for programs, and for users who ask for it."""
 
-    def cluster(self, context: str, differences: Sequence[Difference], *, diff: bool | None = None) -> None:
+    def cluster(self, context: str, differences: "Sequence[Difference]", *, diff: bool | None = None) -> None:
         """The changes of the cluster `context`. `diff`: as of `plans`; None: with those of nodes and ConfigMaps, and short ones."""
 
     def failures(self, outcomes: Sequence[Outcome]) -> None:
@@ -44,7 +42,7 @@ class Reporter(Protocol):
     def rows(self, kind: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
         """A table; as JSON one line per row, keyed by column."""
 
-    def problem(self, problem: Problem, host: str | None = None) -> None:
+    def problem(self, problem: "Problem", host: str | None = None) -> None:
         """A problem that is no host's outcome; `host` None: it concerns all."""
 
     def note(self, text: str) -> None:
@@ -83,7 +81,7 @@ def progress(reporter: Reporter) -> Callable[[str], None]:
     return notify
 
 
-def report_reason(reporter: Reporter, host: str, reason: Problem | None) -> None:
+def report_reason(reporter: Reporter, host: str, reason: "Problem | None") -> None:
     """Report why a host takes no part; nothing for None."""
     if reason is not None:
         reporter.problem(reason, host)
@@ -137,7 +135,7 @@ class Part(int):
 
     whole: int | None
 
-    def __new__(cls, part: int, whole: int | None) -> Part:
+    def __new__(cls, part: int, whole: int | None) -> "Part":
         number = super().__new__(cls, part)
         number.whole = whole
         return number

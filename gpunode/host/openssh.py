@@ -4,8 +4,6 @@ One master connection a host, which its commands share; hosts behind a jump host
 keys and host keys is ssh's own work: gpunode only sets what the inventory sets, and never makes a check weaker.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import random
@@ -55,7 +53,7 @@ class Master:
     @classmethod
     def open(
         cls, program: str, place: Path, options: Sequence[str], address: str, timeout: float
-    ) -> Master | NotOpened:
+    ) -> "Master | NotOpened":
         """Log in. The process goes on in the background, apart from the terminal and its Ctrl-C."""
         command = [
             program,

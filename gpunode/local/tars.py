@@ -1,7 +1,5 @@
 """Tar archives of images. What is none, or was cut off, raises an error of BROKEN."""
 
-from __future__ import annotations
-
 import errno
 import os
 import posixpath
@@ -28,7 +26,7 @@ class _Member(tarfile.TarInfo):
     """A member without a header that takes Python long: before 3.11.10 and 3.12.6 a run of digits costs its square (CVE-2024-6232)."""
 
     @classmethod
-    def fromtarfile(cls, tarfile: tarfile.TarFile) -> _Member:
+    def fromtarfile(cls, tarfile: tarfile.TarFile) -> "_Member":
         file = tarfile.fileobj
         assert file
         start = file.tell()

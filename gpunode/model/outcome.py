@@ -1,7 +1,5 @@
 """How a host's run ended, what it left, the verdicts on its links, and the events of a run."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias
@@ -28,7 +26,7 @@ class Title:
     part: str = ""
 
     @classmethod
-    def of(cls, manifest: Mapping[str, Any]) -> Title:
+    def of(cls, manifest: Mapping[str, Any]) -> "Title":
         """The title of an object."""
         meta = manifest["metadata"]
         return cls(manifest["kind"], meta["name"], meta.get("namespace") or "")
@@ -92,19 +90,19 @@ class Verdict:
     problem: Problem | None = None
 
     @classmethod
-    def ok(cls, layer: Layer, text: str, cause: str = "", fix: str = "") -> Verdict:
+    def ok(cls, layer: Layer, text: str, cause: str = "", fix: str = "") -> "Verdict":
         return cls(layer, "ok", text).with_cause(cause, fix)
 
     @classmethod
-    def broken(cls, layer: Layer, text: str, cause: str = "", fix: str = "", code: str = "") -> Verdict:
+    def broken(cls, layer: Layer, text: str, cause: str = "", fix: str = "", code: str = "") -> "Verdict":
         return cls(layer, "broken", text, Problem(code, text, layer, cause=cause, fix=fix))
 
     @classmethod
-    def unknown(cls, layer: Layer, text: str = "", problem: Problem | None = None) -> Verdict:
+    def unknown(cls, layer: Layer, text: str = "", problem: Problem | None = None) -> "Verdict":
         return cls(layer, "unknown", text, problem)
 
     @classmethod
-    def pending(cls, layer: Layer, text: str, cause: str, fix: str) -> Verdict:
+    def pending(cls, layer: Layer, text: str, cause: str, fix: str) -> "Verdict":
         """A link that holds, while the plan replaces what it is about."""
         return cls(layer, "ok", text, Problem(PENDING, text, layer, cause=cause, fix=fix))
 
@@ -130,7 +128,7 @@ class Verdict:
         """True if it is broken for some GPUs only, its problem's subject."""
         return self.status == "broken" and bool(self.problem and self.problem.subject)
 
-    def with_cause(self, cause: str, fix: str = "") -> Verdict:
+    def with_cause(self, cause: str, fix: str = "") -> "Verdict":
         """A copy with another cause, and another fix unless `fix` is empty."""
         if not (self.problem or cause or fix):
             return self

@@ -1,7 +1,5 @@
 """The terminal of `gpunode top`: whole screens out, keys in. However it ends, the terminal is as it was."""
 
-from __future__ import annotations
-
 import os
 import re
 import select
@@ -62,7 +60,7 @@ def run(look: Callable[[], Overview], act: Act, *, interval: float) -> None:
             _show(words)
 
 
-def _choose(feed: _Feed, view: View, act: Act) -> tuple[View, Sequence[str] | None]:
+def _choose(feed: "_Feed", view: View, act: Act) -> tuple[View, Sequence[str] | None]:
     """Show the fleet until a key leads elsewhere: the view then, and the command to show; None: to the end."""
     console, drawn, noted = screen(), None, _where(feed.latest)
     with _unbuffered_keys() as keyboard, console.screen() as display:

@@ -1,7 +1,5 @@
 """A run as one file: what the terminal showed, by cause and by host, with its timeline. Here as HTML; `junit` has its links as XML."""
 
-from __future__ import annotations
-
 import getpass
 import re
 import socket
@@ -254,7 +252,7 @@ TITLES = {
 }
 
 
-def open_page(kind: type[Page], report: Reporter, path: Path, title: str) -> Page:
+def open_page(kind: "type[Page]", report: Reporter, path: Path, title: str) -> "Page":
     """The page to be written there. Raises UsageError where it cannot be, or would replace a file that is no page."""
     other = "there is a file that gpunode did not write"
     files.check_replaceable(kind.option, path, lambda begin: begin.startswith(kind.begins), other)

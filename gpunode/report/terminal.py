@@ -1,7 +1,5 @@
 """The terminal: text without markup and control characters, a line for the current wait, and a live view of hosts at work."""
 
-from __future__ import annotations
-
 import re
 import threading
 import time
@@ -174,7 +172,7 @@ class Live:
             console=console, get_renderable=self._render, refresh_per_second=4, transient=True
         )
 
-    def __enter__(self) -> Live:
+    def __enter__(self) -> "Live":
         if self._console.is_terminal:
             self._view.start()
         return self

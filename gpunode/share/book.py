@@ -1,7 +1,5 @@
 """A node's GPUs that are shared by memory, read from its object; and its book: the promises of each GPU. Pure."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -165,7 +163,7 @@ class Book:
         object.__setattr__(self, "room", sum(free))
         object.__setattr__(self, "largest", max((gpu.units + gpu.reserved for gpu in self.gpus), default=0))
 
-    def plus(self, promises: Iterable[Promise], sign: int = 1) -> Book:
+    def plus(self, promises: Iterable[Promise], sign: int = 1) -> "Book":
         """The book with these promises added; with `sign` -1, removed."""
         promised, unplaced, leaving = list(self.promised), self.unplaced, list(self.leaving)
         leaving = leaving or [0] * len(promised)
@@ -180,7 +178,7 @@ class Book:
         return replace(self, promised=tuple(promised), unplaced=unplaced, leaving=tuple(leaving))
 
     @property
-    def later(self) -> Book:
+    def later(self) -> "Book":
         """The book once the pods that are being deleted have ended."""
         left = tuple(units - going for units, going in zip(self.promised, self.leaving, strict=True))
         return replace(self, promised=left, leaving=(0,) * len(left))

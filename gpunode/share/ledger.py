@@ -4,8 +4,6 @@ A book is a value, replaced as a whole, so that readers take no lock. An event o
 linear in pods.
 """
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -59,7 +57,7 @@ class Ledger:
     @classmethod
     def of(
         cls, resource: str, nodes: Iterable[Mapping[str, Any]], pods: Iterable[Mapping[str, Any]]
-    ) -> Ledger:
+    ) -> "Ledger":
         """The ledger of a cluster with these objects, in any order."""
         ledger = cls(resource)
         for node in nodes:

@@ -6,8 +6,6 @@
 one thread.
 """
 
-from __future__ import annotations
-
 import atexit
 import builtins
 import contextlib
@@ -60,7 +58,7 @@ class ForkServer:
         folder: Path,
         streams: Sequence[int],
         session: bool = False,
-    ) -> Fork:
+    ) -> "Fork":
         """Run `python3 WORDS`, where WORDS are `-c PROGRAM` or `-m MODULE ARGUMENT…`, with these three streams, and with what
         follows them open under other numbers.
 

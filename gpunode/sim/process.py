@@ -1,7 +1,5 @@
 """A demo: a folder with hosts, the process that serves them, and how both end."""
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import json
@@ -109,7 +107,7 @@ class Demo:
         """The URLs of the device plugins' metrics by host, if they serve any."""
         return folder.metrics_urls(self.folder)
 
-    def __enter__(self) -> Demo:
+    def __enter__(self) -> "Demo":
         return self
 
     def __exit__(self, *_: object) -> None:

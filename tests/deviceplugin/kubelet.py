@@ -1,7 +1,5 @@
 """A stand-in for the kubelet's device manager: its registration service, and its calls to the plugin."""
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import json
@@ -88,7 +86,7 @@ class FakeKubelet:
         self._tasks: set[asyncio.Task[None]] = set()
         self._changed = asyncio.Event()
 
-    async def __aenter__(self) -> FakeKubelet:
+    async def __aenter__(self) -> "FakeKubelet":
         await self.start()
         return self
 

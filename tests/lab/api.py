@@ -5,8 +5,6 @@ lab.node("modern").reset()
 with faults.address_silent(lab.node("legacy")): ...
 """
 
-from __future__ import annotations
-
 import json
 import subprocess
 from collections.abc import Callable, Sequence
@@ -80,7 +78,7 @@ class Node:
         wait(f"sshd on {self.name}", lambda: nodes.answers_ssh(self.slot, host(self.name)), 60)
 
     @property
-    def gpus(self) -> Gpus:
+    def gpus(self) -> "Gpus":
         """Faults of the host's GPUs."""
         return Gpus(self)
 

@@ -1,7 +1,5 @@
 """A fleet that carries jobs is changed by an operator whose process is killed again and again, and watched from outside."""
 
-from __future__ import annotations
-
 import json
 import random
 import threading
@@ -119,7 +117,7 @@ class Watch:
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._run, daemon=True)
 
-    def __enter__(self) -> Watch:
+    def __enter__(self) -> "Watch":
         self._thread.start()
         return self
 

@@ -1,7 +1,5 @@
 """Cordons with their owner, pods that are waited for or evicted, and one operator a cluster."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterator
 from datetime import datetime
@@ -309,7 +307,7 @@ def test_a_live_operator_whose_clock_is_wrong_keeps_its_lease(api: Api, monkeypa
 def clock_says(monkeypatch, year: int) -> None:
     class Wrong(datetime):
         @classmethod
-        def now(cls, tz: Any = None) -> Wrong:
+        def now(cls, tz: Any = None) -> "Wrong":
             return super().now(tz).replace(year=year, day=1)
 
     monkeypatch.setattr(lease, "datetime", Wrong)

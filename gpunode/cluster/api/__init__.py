@@ -4,8 +4,6 @@ A request waits `READ` seconds in silence, and `connection.WHOLE` for a whole an
 429 (the API server asks for it) and what `connection.py` repeats. Long waits are in `watch.py`.
 """
 
-from __future__ import annotations
-
 import re
 import threading
 import time
@@ -27,7 +25,7 @@ PAGE = 500
 EVICTION = 22  # the minor from which evictions are of policy/v1; an older API server takes v1beta1 only
 
 
-def connect(cluster: Cluster) -> Api:
+def connect(cluster: Cluster) -> "Api":
     """The API of the cluster the inventory names. Reads the kubeconfig; asks the API server nothing yet."""
     return Api(load(cluster))
 

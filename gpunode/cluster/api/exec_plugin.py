@@ -4,8 +4,6 @@ The client library waits for it without end, and reports a failure only in its l
 source: https://kubernetes.io/docs/reference/access-authn-authz/authentication/#client-go-credential-plugins
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -102,7 +100,7 @@ class ExecPlugin:
             )
         return self._read(out)
 
-    def context(self, trust: Trust, credential: Credential) -> ssl.SSLContext:
+    def context(self, trust: "Trust", credential: Credential) -> ssl.SSLContext:
         """TLS with the certificate that it answered. Raises ClusterError where that cannot be read."""
         try:
             return trust.context(*credential.pair)
@@ -153,7 +151,7 @@ class Login:
     """
 
     def __init__(
-        self, plugin: ExecPlugin, credential: Credential, trust: Trust | None, tls: ssl.SSLContext | None
+        self, plugin: ExecPlugin, credential: Credential, trust: "Trust | None", tls: ssl.SSLContext | None
     ) -> None:
         self._plugin, self._credential, self._trust, self.tls = plugin, credential, trust, tls
         self._due = _due_time(credential)

@@ -1,7 +1,5 @@
 """What the plugin publishes: its status in the log, and, where the configuration wants them, events and an annotation."""
 
-from __future__ import annotations
-
 import json
 import logging
 from collections import Counter
@@ -169,7 +167,7 @@ class Publisher:
                 writer.start()
 
     @classmethod
-    def of(cls, config: Config, environ: Mapping[str, str]) -> Publisher:
+    def of(cls, config: Config, environ: Mapping[str, str]) -> "Publisher":
         """The publisher for a configuration; by default without events and annotation."""
         annotates = config.node_annotation or config.follow_promises
         if not (config.node_events or annotates or config.node_condition):

@@ -3,8 +3,6 @@
 Received data is taken without a bound on a stream, and its messages are bounded above (`rpc`): windows as large as they may be.
 """
 
-from __future__ import annotations
-
 import asyncio
 import struct
 from collections.abc import Callable, Iterator
@@ -39,7 +37,7 @@ class Broken(Exception):
 class Stream:
     """One call. Whoever uses the connection sets the callbacks of those that it opens or is given."""
 
-    def __init__(self, connection: Connection, number: int, window: int) -> None:
+    def __init__(self, connection: "Connection", number: int, window: int) -> None:
         self.number = number
         self.on_headers: Callable[[list[Header]], None] = lambda _: None
         self.on_data: Callable[[bytes], None] = lambda _: None

@@ -1,7 +1,5 @@
 """Logs in with the user's keys, from files and agent, in ssh's order."""
 
-from __future__ import annotations
-
 import base64
 import os
 import socket
@@ -125,7 +123,7 @@ class Keys:
         return identity
 
 
-def _order(identities: list[Identity], agent: _Agent, target: Target) -> Iterator[paramiko.PKey]:
+def _order(identities: list[Identity], agent: "_Agent", target: Target) -> Iterator[paramiko.PKey]:
     """ssh's order: agent keys that match files, other agent keys, files. A key set by `ssh.key` comes first."""
     files = {identity.public: identity for identity in identities if identity.public}
     held = {key.blob: key for key in agent.get_keys() if not _is_fido(key.blob)}

@@ -1,7 +1,5 @@
 """Checks host keys against known_hosts files, as strictly as ssh or stricter."""
 
-from __future__ import annotations
-
 import base64
 import fcntl
 import hmac
@@ -131,7 +129,7 @@ class KnownHosts:
             )
         return str(target.revoked) if base64.b64encode(blob) in data.split() else None
 
-    def _file(self, path: Path) -> _File:
+    def _file(self, path: Path) -> "_File":
         with self._lock:
             if path not in self._files:
                 self._files[path] = _File(path, _read(path, KNOWN).decode(errors="replace"))

@@ -1,7 +1,5 @@
 """Nodes: which one is a host, and what GPUs it offers."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
@@ -133,7 +131,7 @@ class Node:
             if name.startswith("nvidia.com/") and name != GPU
         }
 
-    def counting(self, resources: Collection[str]) -> Node:
+    def counting(self, resources: Collection[str]) -> "Node":
         """The same, with `capacity` of these alone, where it is of any of them: more is left from another configuration."""
         return replace(self, configured=frozenset(resources))
 

@@ -1,7 +1,5 @@
 """The requests of pods that together see every free GPU of a node, two of them on one where GPUs are shared."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -60,7 +58,12 @@ class Free:
 
 
 def free(
-    node: Node, on_node: Sequence[Object], config: PluginConfig | None, target: Target, *, alone: bool = False
+    node: Node,
+    on_node: Sequence[Object],
+    config: PluginConfig | None,
+    target: "Target",
+    *,
+    alone: bool = False,
 ) -> Free:
     """What is free on a node with these pods. `config` is the plugin's; `target` has the node's GPUs. `alone`: one pod requests all
     whole GPUs, and no two pods are to share one."""
@@ -155,7 +158,7 @@ def next_requests(
     ]
 
 
-def _pieces(node: Node, units: int, target: Target) -> list[int]:
+def _pieces(node: Node, units: int, target: "Target") -> list[int]:
     """Units of each GPU that is shared by memory; [] where unknown."""
     if sum(target.pieces) == units:
         return sorted(target.pieces, reverse=True)

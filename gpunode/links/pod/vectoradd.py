@@ -8,8 +8,6 @@ not been seen and shares are free. Of GPUs shared by memory one pod fills each b
 memory is in use, one pod with one unit shows that pods start there, and on which GPU.
 """
 
-from __future__ import annotations
-
 import json
 import secrets
 import time
@@ -44,7 +42,7 @@ def run(
     *,
     args: Sequence[str] = VECTORADD,
     alone: bool = False,
-) -> tuple[NodeResult, ...]:
+) -> "tuple[NodeResult, ...]":
     """Run pods on the free GPUs of each node. Returns results in the order of `targets`.
 
     `args` is for the plugin's image; () starts another image with its own command: then exit status 0 is a pass.
@@ -113,7 +111,7 @@ class _Run:
     def labels(self) -> dict[str, str]:
         return {OURS: "gpunode", "gpunode.dev/run": self.id}
 
-    def start(self, job: Job, node: Node | None) -> None:
+    def start(self, job: "Job", node: Node | None) -> None:
         """Create the node's pods, or set `job.why`."""
         if node is None or not node.ready:
             job.why = (
@@ -132,7 +130,7 @@ class _Run:
             job.why = users if free.users else advise("the node offers no GPU; see `gpunode verify`")
         self.make(job)
 
-    def make(self, job: Job) -> None:
+    def make(self, job: "Job") -> None:
         """Create the node's next pods; none where its results suffice."""
         for request in job.next():
             if job.node is None:
@@ -163,7 +161,7 @@ class _Run:
         self.api.create(manifest)
         return name
 
-    def recreate(self, job: Job, name: str) -> None:
+    def recreate(self, job: "Job", name: str) -> None:
         """Recreate a pod that its kubelet refused. After the plugin's restart a kubelet has no GPUs for a moment, while
         the API still shows the earlier count."""
         if job.node is None or time.monotonic() - job.tried < LOOK:
@@ -175,7 +173,7 @@ class _Run:
         job.names[job.names.index(name)] = new
         job.unseen.add(new)
 
-    def wait(self, jobs: Sequence[Job]) -> None:
+    def wait(self, jobs: "Sequence[Job]") -> None:
         """Collect results until every pod has one; at the deadline, fail the others with their reasons."""
         looked = 0.0
         live: Mapping[str, Object] = {}
@@ -207,14 +205,14 @@ class _Run:
                 why = f"not done after {self.settings.seconds:.0f} s: {self.why(live.get(name))}"
                 job.results[name] = [failed_result(job.target.node, name, why, self.settings.seconds)]
 
-    def report(self, jobs: Sequence[Job], live: Mapping[str, Object]) -> None:
+    def report(self, jobs: "Sequence[Job]", live: Mapping[str, Object]) -> None:
         """Report how many pods are done, and what the first of the others waits for."""
         waiting = [name for job in jobs for name in job.waiting]
         every = sum(len(job.names) for job in jobs)
         why = self.why(live.get(waiting[0]))
         self.settings.notify(f"{every - len(waiting)} of {every} test pods finished; {waiting[0]}: {why}")
 
-    def gather(self, job: Job, live: Mapping[str, Object]) -> None:
+    def gather(self, job: "Job", live: Mapping[str, Object]) -> None:
         """Collect the results of pods that are done; once all of the node's are, create the next or delete them."""
         job.unseen -= {name for name in job.unseen if name in live}
         for name in tuple(job.names):
@@ -239,7 +237,7 @@ class _Run:
                 if name in live and not live[name]["metadata"].get("deletionTimestamp"):
                     self.api.delete("Pod", name, self.settings.namespace)
 
-    def result(self, job: Job, pod: Object) -> list[Result]:
+    def result(self, job: "Job", pod: Object) -> "list[Result]":
         """The results of a pod, one for each GPU, from its exit status and log."""
         node, name, ended = job.target.node, pod["metadata"]["name"], pods.end_of(pod, CONTAINER)
         if ended is None:

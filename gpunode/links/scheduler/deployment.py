@@ -1,7 +1,5 @@
 """The scheduler extender in the cluster, and a second scheduler that asks it: their objects, certificates and readiness."""
 
-from __future__ import annotations
-
 import base64
 import binascii
 import hashlib
@@ -171,9 +169,9 @@ def are_usable(data: Mapping[str, str] | None) -> bool:
 
 def _certificate(
     subject: str,
-    key: ec.EllipticCurvePrivateKey,
-    issuer: tuple[x509.Certificate, ec.EllipticCurvePrivateKey] | None,
-) -> x509.Certificate:
+    key: "ec.EllipticCurvePrivateKey",
+    issuer: "tuple[x509.Certificate, ec.EllipticCurvePrivateKey] | None",
+) -> "x509.Certificate":
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes
     from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID

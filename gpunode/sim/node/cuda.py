@@ -4,8 +4,6 @@
 Every function returns a CUresult and writes its answers through the caller's pointers.
 """
 
-from __future__ import annotations
-
 import ctypes
 import uuid
 from array import array
@@ -139,5 +137,5 @@ class Cuda:
     def cuCtxSynchronize(self) -> int:
         return SUCCESS
 
-    def _floats(self, pointer: int, count: int) -> array[float]:
+    def _floats(self, pointer: int, count: int) -> "array[float]":
         return array("f", bytes(memoryview(self._memory[pointer])[: 4 * count]))

@@ -1,7 +1,5 @@
 """What is wrong with a kubeconfig is said in words, before anything is contacted."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import json
@@ -306,7 +304,7 @@ def test_a_client_certificate_that_has_ended_is_known(tmp_path, monkeypatch):
         at = 2099
 
         @classmethod
-        def now(cls, tz: tzinfo | None = None) -> Later:
+        def now(cls, tz: tzinfo | None = None) -> "Later":
             return cls(cls.at, 1, 1, tzinfo=tz)
 
     _, pem = tls.server(tmp_path / "client.pem")
@@ -415,7 +413,7 @@ def clock(monkeypatch) -> list[datetime]:
 
     class Clock(datetime):
         @classmethod
-        def now(cls, tz: tzinfo | None = None) -> Clock:
+        def now(cls, tz: tzinfo | None = None) -> "Clock":
             return now[0]  # type: ignore[return-value]
 
     monkeypatch.setattr(exec_plugin, "datetime", Clock)
