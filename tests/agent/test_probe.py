@@ -593,7 +593,7 @@ def test_a_gpu_user_is_named_as_its_owner_knows_it(
 
 
 def test_images_of_containerd_are_known_by_their_config_through_an_index(host: Host):
-    """An index is resolved to this machine's platform; names are completed as docker does."""
+    """An index is resolved to this machine's platform; names are completed as docker does. Without its content an image is not there."""
     host.write("/run/containerd/containerd.sock", "")
     host.program("dpkg", "echo amd64")
     index = {
@@ -605,12 +605,13 @@ def test_images_of_containerd_are_known_by_their_config_through_an_index(host: H
     host.program(
         "ctr",
         'case "$*" in\n'
-        '*"images ls") echo "REF TYPE DIGEST SIZE"; echo "docker.io/gpunode/plugin:1 application/x sha256:1234 9.1 MiB linux/amd64 -";;\n'
+        '*"images ls") echo "REF TYPE DIGEST SIZE"; echo "docker.io/gpunode/plugin:1 application/x sha256:1234 9.1 MiB linux/amd64 -"; echo "docker.io/library/other:1 application/x sha256:0ff 9.1 MiB linux/arm64 -";;\n'
         f"*sha256:1234) cat <<'E'\n{json.dumps(index)}\nE\n;;\n"
         '*sha256:a2) echo \'{"config": {"digest": "sha256:feed"}}\';;\n'
+        '*) echo "content digest: not found" >&2; exit 1;;\n'
         "esac",
     )
-    assert host.facts(images=("gpunode/plugin:1", "gpunode/plugin:2")).images == {
+    assert host.facts(images=("gpunode/plugin:1", "gpunode/plugin:2", "other:1")).images == {
         "docker": {},
         "containerd": {"gpunode/plugin:1": "sha256:feed"},
     }

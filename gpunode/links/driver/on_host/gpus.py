@@ -31,7 +31,7 @@ def read_pci() -> List[Dict[str, Any]]:
     functions that manage the NVSwitches of NVLink 5, which are on no PCI bus."""
     devices = []
     base = "/sys/bus/pci/devices"
-    for address in sorted(os.listdir(below(base))) if os.path.isdir(below(base)) else []:
+    for address in sorted(names_in(base)):
         device = base + "/" + address
         vendor = line_of(device + "/vendor")[2:]
         if vendor != "10de" and not (vendor == "15b3" and manages_switches(device)):
@@ -268,7 +268,7 @@ def read_minors() -> Dict[str, str]:
     """Device file of a GPU -> its PCI address."""
     base = "/proc/driver/nvidia/gpus"
     minors = {}
-    for address in os.listdir(below(base)) if os.path.isdir(below(base)) else []:
+    for address in names_in(base):
         minor = re.search(r"Device Minor:\s*(\d+)", text_of("%s/%s/information" % (base, address)) or "")
         if minor:
             minors["/dev/nvidia" + minor.group(1)] = address
