@@ -40,7 +40,7 @@ def play(
     possible = [name for name in faults.possible(machines) if whole or name != "image"]  # the plugin's image
     if fault is not None and fault.name not in possible:
         raise UsageError(
-            f"--break {fault.name}: it can happen to none of these hosts; "
+            f"--break {fault.name}: not possible on these hosts; "
             f"choose one of {', '.join(possible) or 'others: nothing here can be broken'}"
         )
     with (
@@ -145,7 +145,7 @@ def plugin_settings(config: PluginConfig) -> tuple[dict[str, Any], dict[str, str
     if missing:
         key = "configs" if config.files else "config"
         sentence = (
-            f"{' and '.join(missing)} cannot be simulated: this rehearsal goes without cluster.plugin.{key}."
+            f"{' and '.join(missing)} cannot be simulated: the demo ignores cluster.plugin.{key}."
         )
         return {}, {}, (sentence,)
     if config.files:

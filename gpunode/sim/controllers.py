@@ -188,7 +188,7 @@ TOLERATED = [
 ]
 LOST = "Job has reached the specified backoff limit"
 WHY = (
-    "this cluster is simulated, and nothing in it makes pods of Deployments. "
+    "this simulated cluster creates no pods of Deployments. "
     "`make try`, in a checkout of gpunode, has a real cluster"
 )
 

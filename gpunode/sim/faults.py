@@ -29,7 +29,7 @@ def inflict(name: str, states: Sequence[State], host: str | None = None) -> str:
             with state.change() as now:
                 act.cause(state, machine, now)
             return machine.name
-    raise LookupError(f"no host that {name} can happen to")
+    raise LookupError(f"no host is suitable for {name}")
 
 
 def possible(machines: Sequence[Machine]) -> list[str]:

@@ -103,7 +103,7 @@ def break_host(kept: Kept, fault: str, host: str | None = None) -> str:
     machines = [state.machine() for state in kept.states]
     able = [machine.name for machine in machines if faults.ACTS[fault].suits(machine)]
     if not able:
-        raise UsageError(f"{fault} can happen to no host of {kept.name}")
+        raise UsageError(f"{fault} is not possible on any host of {kept.name}")
     if host is not None and host not in able:
         known = host in [machine.name for machine in machines]
         why = f"{fault} cannot happen to {host}" if known else f"{kept.name} has no host {host}"

@@ -203,7 +203,7 @@ def test_kept_ones_have_names_and_are_stopped_one_by_one(room: Path):
         "".join(f"{name}  1 host  {folder}  begun in {Path.cwd()}\n" for name, folder in folders.items()),
     )
     assert said("add") == (2, "gpunode: 2 demos are running\n  Name one of demo, demo-2.\n")
-    assert said("break", "xid", "demo") == (2, "gpunode: xid can happen to no host of demo\n")
+    assert said("break", "xid", "demo") == (2, "gpunode: xid is not possible on any host of demo\n")
     assert said("break", "xyz", "demo")[0] == 2
     assert said("stop", "demo-2") == (0, f"ended {folders['demo-2']}\n")
     others = f"demo runs on, begun in {Path.cwd()}: `gpunode demo stop demo` ends it\n"
@@ -449,5 +449,5 @@ def test_what_cannot_be_simulated_is_left_out_of_a_rehearsal_with_a_word(room: P
     read = rehearse(with_plugin(room, "config: slices.yaml", slices=text))
     assert "config" not in read.cluster["plugin"]
     assert read.left_out == (
-        f"{what} cannot be simulated: this rehearsal goes without cluster.plugin.config.",
+        f"{what} cannot be simulated: the demo ignores cluster.plugin.config.",
     )

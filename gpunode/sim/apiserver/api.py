@@ -154,7 +154,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._send(200, of.patch(name, self._parse(body), content, query)[0])
         elif part in INTO and of.kind == "Pod":
             of.get(name)
-            why = "simulated containers are processes of this computer, there is no way into one"
+            why = "simulated containers are processes of this computer: exec is not possible"
             raise status_error(501, "NotImplemented", f"{part}: {why}; `kubectl logs` shows what it wrote")
         else:
             self._send(404, "404 page not found\n")
