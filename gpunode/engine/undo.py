@@ -178,7 +178,7 @@ def _take_back(
     why, unit = f"as before {_name(run)}", facts.units.get(entry.unit)
     kind = (entry.kind, entry.unit, entry.name)
     if entry.kind == "load_image":
-        yield Left("irreversible", entry.name, "an undo removes no image of a container runtime")
+        yield Left("irreversible", entry.name, "an undo does not remove images from container runtimes")
     elif entry.kind == "reboot":
         yield Left("irreversible", "reboot", f"the host was rebooted; before, it ran kernel {entry.name}")
     elif entry is not next(each for each in mine if (each.kind, each.unit, each.name) == kind):
@@ -294,7 +294,7 @@ def _why_kept(journal: Journal, run: str, name: str, change: PackageChange, pack
     """Why a package is not as the run's change left it, or its change was taken back since and made again; "" where it is the run's."""
     now = package.version if package else None
     if now != change.now:
-        return f"{SOMEBODY}: it is {now or 'removed'}, the run left {change.now}"
+        return f"{SOMEBODY}: now {now or 'removed'}, after the run {change.now}"
     entries = [entry for entry in reversed(journal) if name in entry.packages]
     since = list(takewhile(lambda entry: run not in (EVERY, entry.run), entries))
     ends: dict[tuple[str, bool], str | None] = {}  # how each later run left it, and (True) its undos

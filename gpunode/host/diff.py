@@ -62,7 +62,7 @@ def headline(change: Change, *, reload: bool = False, names: int = 1000) -> str:
         case SelinuxBoolean():
             return f"set the SELinux boolean {change.name} {'on' if change.on else 'off'}"
         case Reboot():
-            return "reload the modules; reboot if that fails" if reload else "reboot"
+            return "reload the driver; reboot if that fails" if reload else "reboot"
 
 
 def sign(change: Change) -> str:

@@ -144,9 +144,7 @@ def plugin_settings(config: PluginConfig) -> tuple[dict[str, Any], dict[str, str
     missing = [name for name, place in (("MPS", config.mps_root), ("CDI", config.cdi_directory)) if place]
     if missing:
         key = "configs" if config.files else "config"
-        sentence = (
-            f"{' and '.join(missing)} cannot be simulated: the demo ignores cluster.plugin.{key}."
-        )
+        sentence = f"{' and '.join(missing)} cannot be simulated: the demo ignores cluster.plugin.{key}."
         return {}, {}, (sentence,)
     if config.files:
         names = {name: f"plugin-{name}.yaml" for name in config.files}

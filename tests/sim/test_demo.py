@@ -448,6 +448,4 @@ def test_what_cannot_be_simulated_is_left_out_of_a_rehearsal_with_a_word(room: P
     """Before anything is started; else pods would fail for reasons that are the simulation's."""
     read = rehearse(with_plugin(room, "config: slices.yaml", slices=text))
     assert "config" not in read.cluster["plugin"]
-    assert read.left_out == (
-        f"{what} cannot be simulated: the demo ignores cluster.plugin.config.",
-    )
+    assert read.left_out == (f"{what} cannot be simulated: the demo ignores cluster.plugin.config.",)

@@ -41,7 +41,7 @@ from gpunode.model import (
         ),
         (Packages("why", remove=("a",), install=(PackageSpec("b"),)), "remove a; install b"),
         (Packages("why", hold=("a", "b")), "hold a, b"),
-        (Packages("why", release=("a", "b")), "release a, b"),
+        (Packages("why", release=("a", "b")), "unhold a, b"),
         (Service("docker.service", "why", restart=True), "restart docker"),
         (Service("docker.service", "why", enable=True, restart=True), "enable and restart docker"),
         (Service("docker.service", "why"), "start docker"),

@@ -836,7 +836,7 @@ def test_a_plan_says_what_it_disturbs(disturbed: Disturbed, words: str, names: s
     ("reload", "name", "words"),
     [
         (False, "reboot", "reboot"),
-        (True, "modules", "reload the modules; reboot if that fails"),
+        (True, "modules", "reload the driver; reboot if that fails"),
     ],
 )
 def test_a_plan_names_the_reload_that_is_tried_first(reload: bool, name: str, words: str, capsys):

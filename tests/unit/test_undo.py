@@ -260,7 +260,7 @@ SOFTWARE = [
         changed(packages={"a": (None, "1"), "b": (None, "1")}),
         there(a="2", b="1"),
         removed("b"),
-        unchanged("a", "changed since the run: it is 2, the run left 1"),
+        unchanged("a", "changed since the run: now 2, after the run 1"),
     ),
     # It was taken back since, and made again.
     case(
@@ -485,7 +485,7 @@ SOFTWARE = [
         facts({}),
         left=[
             irreversible("reboot", "the host was rebooted; before, it ran kernel 6.1"),
-            irreversible("i:1", "an undo removes no image of a container runtime"),
+            irreversible("i:1", "an undo does not remove images from container runtimes"),
         ],
     ),
 ]

@@ -22,13 +22,12 @@ def report(
     problems: Sequence[Problem],
     *,
     fine: bool = False,
-    after: str = "",
 ) -> int:
-    """Report an answer and its reasons; the exit code. `problems`: that to fix first first. `fine`: without a problem, nothing is wrong. `after`: ends the answer."""
+    """Report an answer and its reasons; the exit code. `problems`: that to fix first first. `fine`: without a problem, nothing is wrong."""
     reporter = session.reporter
     unknown = "" if fine else ": neither the cluster's objects nor its hosts show why"
-    answer = lines((f"{text}:", problems[0].what), " ") if problems else text + unknown
-    reporter.rows("answer", ANSWER, [(subject, state, answer + after)])
+    answer = lines((f"{text}. Cause:", problems[0].what), " ") if problems else text + unknown
+    reporter.rows("answer", ANSWER, [(subject, state, answer)])
     rows = [(problem.code, problem.what, problem.cause.splitlines(), problem.fix) for problem in problems]
     reporter.rows("reason", REASON, rows)
     reporter.total("", {"reasons": len(problems)})

@@ -62,7 +62,7 @@ def why_gpu(session: Session, text: str, *, hosts: bool) -> int:
     stamp = _stamp_of(gpu.uuid, parse(item))
     state += f"; {stamp.describe(time.time())}" if stamp else ""
     if problems:
-        return report(session, f"gpu {gpu.uuid}", "wrong", text, problems, after=f". It is {state}")
+        return report(session, f"gpu {gpu.uuid}", "wrong", f"{text}, {state}", problems)
     if beside:
         first = beside[0]
         state = f"healthy and {state}. GPU {first.index} of its node is Unhealthy: `gpunode why gpu {usage.node}/{first.index}` shows the fix"

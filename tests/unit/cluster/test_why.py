@@ -135,7 +135,7 @@ def test_the_answer_comes_first_and_takes_at_most_15_lines(why: Why, fake: FakeA
 
     assert shown[0].startswith(" ml/p, created ")
     assert shown[0].endswith(
-        "asks for 2 nvidia.com/gpu: no node has 2 nvidia.com/gpu free: other pods have them"
+        "asks for 2 nvidia.com/gpu. Cause: no node has 2 nvidia.com/gpu free: other pods have them"
     )
     assert len(shown) <= 15
     assert any("the moon is full" in line for line in shown)
@@ -423,11 +423,12 @@ def test_a_gpu_of_a_host_with_a_broken_link_is_answered_with_the_link(why: Why, 
     monkeypatch.setattr(chains, "probe", lambda *_: (member,))
     monkeypatch.setattr(chains, "judge_chains", lambda *_, **__: {"h1": (link,)})
     answer, (reason,) = read(why("gpu", "n1/0", "--json"))
-    assert answer["text"] == "host h1 lists no GPU 0: link `module` of host h1 is broken: it is not loaded"
+    text = "host h1 lists no GPU 0. Cause: link `module` of host h1 is broken: it is not loaded"
+    assert answer["text"] == text
     assert reason["fix"] == "load it"
     silent = replace(member, outcome=Outcome("h1", "unreachable"))
     monkeypatch.setattr(chains, "probe", lambda *_: (silent,))
-    assert read(why("gpu", "n1/7", "--json"))[0]["text"].startswith("host h1 lists no GPU 7: ")
+    assert read(why("gpu", "n1/7", "--json"))[0]["text"].startswith("host h1 lists no GPU 7. ")
     monkeypatch.setattr(chains, "probe", lambda *_: (member,))
     absent = why("gpu", "n1/7", "--json")  # which its PCI bus does not have either
     assert (absent.exit_code, [each["code"] for each in read(absent)[1]]) == (7, ["no-plugin"])
@@ -514,4 +515,4 @@ def test_a_gpu_with_a_problem_is_answered_with_it_before_its_use(why: Why, fake:
     cordoned = Reason("cordoned", "cordoned by ann since 2026-01-01T00:00:00Z: fan")
     use(monkeypatch, NodeUsage("n1", (gpu("GPU-2b", unhealthy=cordoned),)))
     text = read(why("gpu", "GPU-2b", "--json"))[0]["text"]
-    assert text.endswith("of node n1: it is cordoned by ann since 2026-01-01T00:00:00Z: fan. It is free")
+    assert text.endswith("of node n1, free. Cause: it is cordoned by ann since 2026-01-01T00:00:00Z: fan")
