@@ -61,7 +61,7 @@ class Sshd:
             "known_hosts": str(self.known_hosts),
             "host_key_check": "strict",
         }
-        return Host(name, Ssh(**{**options, **ssh}), sudo=False)  # type: ignore[arg-type]
+        return Host(name, Ssh(**{**options, **ssh}), sudo=False)
 
     def cut(self) -> None:
         """Drop every connection, as a network does."""

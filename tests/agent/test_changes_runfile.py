@@ -115,7 +115,7 @@ def test_an_installer_gets_the_options_that_its_version_has(
 ):
     """An unknown option makes it fail."""
     install = change(tmp_path, INSTALLS.replace(VERSION, version))
-    install = replace(install, version=version, flavour=flavour, beside=beside)  # type: ignore[arg-type]
+    install = replace(install, version=version, flavour=flavour, beside=beside)
     assert host.apply(install, payload=Path(install.archive or "").read_bytes())[-1]["ok"]
     assert host.calls()[0] == f"run --silent --no-x-check {words}".strip()
 

@@ -160,7 +160,7 @@ def test_a_connection_that_only_follows_confirms_nothing(docker: Host):
         job = wire.follow_job("run1", confirms)
         follower = docker.start({**job, "beat": 0.1})
         assert follower.stdout
-        wait_until(lambda: b"alive" in follower.stdout.readline())  # type: ignore[union-attr]  # noqa: B023
+        wait_until(lambda: b"alive" in follower.stdout.readline())  # noqa: B023
         follower.kill()
     assert docker.path(f"{RECORD}/guard.json").exists()
     docker.ask(wire.follow_job("run1", confirms=1))

@@ -113,7 +113,7 @@ def test_the_worst_comes_first_and_is_open(tab: Tab):
     assert reasons.count() == 1
     assert reasons.is_visible()
     error, first = tab.get_by_text("the API server does not answer"), tab.locator("details.host").first
-    assert error.bounding_box()["y"] < first.bounding_box()["y"]  # type: ignore[index]
+    assert error.bounding_box()["y"] < first.bounding_box()["y"]
     tab.locator("details.host > summary").nth(1).click()
     assert not reasons.is_visible()
 

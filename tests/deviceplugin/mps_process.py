@@ -13,5 +13,5 @@ from .nvml import FakeNvml, Gpu
 if __name__ == "__main__":
     gpus = [Gpu(uuid, minor=number) for number, uuid in enumerate(sys.argv.pop(1).split(","))]
     program.Nvml = lambda: FakeNvml(*gpus)  # type: ignore[return-value]
-    shm.share = lambda root: None  # type: ignore[assignment]
+    shm.share = lambda root: None
     sys.exit(program.main())

@@ -159,7 +159,7 @@ class OldCuda(FakeCuda):
     """Of a driver before branch 470, on a MIG device: it tells the UUID of the whole GPU."""
 
     @property
-    def cuDeviceGetUuid_v2(self):  # type: ignore[override]
+    def cuDeviceGetUuid_v2(self):
         raise AttributeError("the library has none")
 
     def cuDeviceGetName(self, name, length, device):

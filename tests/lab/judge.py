@@ -110,7 +110,7 @@ def write(path: Path, text: str | None) -> None:
 def plan(kind: str, mode: str) -> tuple[Change, ...]:
     """What gpunode would do to the files as they are, from what its agent reads."""
     seen = facts(kind)
-    desired = Desired("docker" if kind == "docker" else "containerd", mode, {}, {})  # type: ignore[arg-type]
+    desired = Desired("docker" if kind == "docker" else "containerd", mode, {}, {})
     planner = docker.plan if kind == "docker" else containerd.plan
     return planner(seen, desired, default=mode == "default")
 

@@ -69,7 +69,7 @@ def stop(state: Path, name: str, patience: float = 10) -> None:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, sign)
             with contextlib.suppress(LabError):
-                wait(f"the end of {name}", lambda pid=pid: _gone(pid), seconds)  # type: ignore[misc]
+                wait(f"the end of {name}", lambda pid=pid: _gone(pid), seconds)
     (state / f"{name}.pid").unlink(missing_ok=True)
 
 

@@ -108,7 +108,7 @@ def test_services_answer_pods_on_every_worker(lab: Lab, workers: None):
                 runs(made, lab, f"asks-{name}", name, asks)
             for name in WORKERS:
                 done = f"asks-{name}"
-                wait(f"{done} to end", lambda done=done: made.get(done)["status"]["phase"] == "Succeeded", 90)  # type: ignore[misc]
+                wait(f"{done} to end", lambda done=done: made.get(done)["status"]["phase"] == "Succeeded", 90)
                 assert "HTTPS server" in made.log(done)
         finally:
             lab.request("DELETE", f"{services}/two")

@@ -43,7 +43,7 @@ def test_what_the_scheduler_writes_is_checked_against_the_cluster(
         ("shared", {"resource": "nvidia.com/gpu.shared"}, "no-such-resource"),
         ("elsewhere", {"nodeSelector": {"lab.gpunode.dev/rack": "none"}}, "selector"),
     ):
-        made.make(name, NODE, **more)  # type: ignore[arg-type]
+        made.make(name, NODE, **more)
         assert pending.reasons(message(made, name)), name
         assert [reason["code"] for reason in reasons(gpunode(f"why pod default/{name}", "--json"))] == [code]
 

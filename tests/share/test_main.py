@@ -129,7 +129,7 @@ def test_one_replica_serves_the_scheduler_and_nobody_else(files: Path, monkeypat
     replicas, threads = {}, {}
     for name in "xy":
         options = argparse.Namespace(resource="aliyun.com/gpu-mem", policy="packed", port=ports[name])
-        replicas[name] = Replica(options, trust(files), api, api, "n")  # type: ignore[arg-type]
+        replicas[name] = Replica(options, trust(files), api, api, "n")
         lease = Lease(api, "gpunode", "share", name)
         threads[name] = threading.Thread(target=replicas[name].run, args=(lease,), daemon=True)
         threads[name].start()

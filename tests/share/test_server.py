@@ -37,7 +37,7 @@ def server(api: Pods) -> Iterator[Server]:
 
 def ask(server: Server, verb: str, body: Any, method: str = "POST", **headers: str) -> tuple[int, Any]:
     """Status and answer. A body of bytes goes as it is."""
-    connection = http.client.HTTPConnection(*server.server_address[:2], timeout=10)  # type: ignore[arg-type]
+    connection = http.client.HTTPConnection(*server.server_address[:2], timeout=10)
     try:
         text = body if isinstance(body, bytes) else json.dumps(body).encode()
         connection.request(method, f"/gpushare-scheduler/{verb}", text, headers)
@@ -219,7 +219,7 @@ def test_other_requests_are_answered_too(server: Server):
 
 def test_one_connection_serves_many_requests(server: Server):
     """As the scheduler uses it."""
-    connection = http.client.HTTPConnection(*server.server_address[:2], timeout=10)  # type: ignore[arg-type]
+    connection = http.client.HTTPConnection(*server.server_address[:2], timeout=10)
     for _ in range(3):
         connection.request("POST", "/filter", json.dumps(GOOD))
         assert json.loads(connection.getresponse().read())["NodeNames"] == ["room"]

@@ -32,8 +32,8 @@ def job(
 ) -> None:
     """A job's pod with a GPU, which ends by itself. A container that is killed would be started again."""
     container = {"name": "c", "image": image, "command": command or ["sleep", str(seconds)]}
-    container |= {"resources": {"limits": {"nvidia.com/gpu": "1"}}}  # type: ignore[dict-item]
-    container |= {"securityContext": {"privileged": True}} if privileged else {}  # type: ignore[dict-item]
+    container |= {"resources": {"limits": {"nvidia.com/gpu": "1"}}}
+    container |= {"securityContext": {"privileged": True}} if privileged else {}
     spec = {"nodeName": node, "restartPolicy": "OnFailure", "containers": [container]}
     pods = f"/api/v1/namespaces/{namespace}/pods"
     code, answer = api.ask("POST", pods, {"kind": "Pod", "metadata": {"name": name, **meta}, "spec": spec})

@@ -224,12 +224,12 @@ def main(settings: dict[str, Any], words: list[str]) -> None:
             file.write(f"{'WATCH' if query.get('watch') else method} {where}\n")
         return send(self, method, where, query, *rest, **options)
 
-    wire.apply_job = soon  # type: ignore[assignment]
-    Record._append = written  # type: ignore[method-assign]
+    wire.apply_job = soon
+    Record._append = written
     if "after" in settings:
         _steps(*settings["after"])
     if "asked" in settings:
-        Connection.send = asked  # type: ignore[method-assign]
+        Connection.send = asked
     sys.argv = ["gpunode", *words]
     gpunode()
 

@@ -56,7 +56,7 @@ def pod(api: Client, name: str, node: str, gpus: int) -> None:
     """A job's pod, bound to the node."""
     limits = {"nvidia.com/gpu": str(gpus)} if gpus else {}
     container = {"name": "c", "image": "gpunode-deviceplugin:demo", "command": ["sleep", "600"]}
-    container |= {"resources": {"limits": limits}}  # type: ignore[dict-item]
+    container |= {"resources": {"limits": limits}}
     body = {
         "kind": "Pod",
         "metadata": {"name": name, "namespace": "default"},

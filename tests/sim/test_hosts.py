@@ -50,7 +50,7 @@ def test_a_bare_host_becomes_right(fleet: Fleet, done: dict[str, Outcome], name:
 
 def test_each_gpu_gets_the_driver_that_fits_it(done: dict[str, Outcome]):
     """Pascal ends with 580 and its proprietary module; Hopper and Ampere get production and the open one."""
-    banners = {name: (done[name].facts.module_banner or "") for name in GOOD}  # type: ignore[union-attr]
+    banners = {name: (done[name].facts.module_banner or "") for name in GOOD}
     assert "x86_64 Kernel Module  580." in banners["p100-1"]
     assert "Open Kernel Module for x86_64  595." in banners["h100-1"]
     assert "Open Kernel Module for x86_64  595." in banners["a100-1"]

@@ -39,7 +39,7 @@ def twin(seen: Facts) -> Machine:
     )
     assert seen.kubelet
     kind = "docker" if seen.docker else "containerd"
-    return Machine(seen.hostname, "debian-12", seen.kernel, kind, seen.kubelet.version, gpus)  # type: ignore[arg-type]
+    return Machine(seen.hostname, "debian-12", seen.kernel, kind, seen.kubelet.version, gpus)
 
 
 @pytest.fixture(scope="module", params=["legacy", "modern"])

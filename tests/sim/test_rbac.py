@@ -33,7 +33,7 @@ def cluster(tmp_path) -> Iterator[Cluster]:
 def code(api: InCluster, method: str, path: str, body: object) -> int:
     """The HTTP status of a refusal; 200 where there is none."""
     try:
-        api.send(method, path, body)  # type: ignore[arg-type]
+        api.send(method, path, body)
     except ApiError as error:
         return error.code
     return 200

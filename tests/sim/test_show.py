@@ -121,7 +121,7 @@ def test_a_break_is_shown_only_if_verify_names_the_link_it_broke(tmp_path, capsy
         return int("verify" in words), "\n".join(map(json.dumps, lines)), ""
 
     demo = SimpleNamespace(states={"h100-1": host}, folder=tmp_path, run=run)
-    assert Show(demo, None, fast=True).break_host(FAULTS["module"]) is good  # type: ignore[arg-type]
+    assert Show(demo, None, fast=True).break_host(FAULTS["module"]) is good
     assert ("expected is module" in capsys.readouterr().out) is not good
 
 
@@ -129,7 +129,7 @@ def test_the_last_line_names_how_to_go_on(tmp_path):
     """Kept or not, and where something went wrong."""
     state = SimpleNamespace(machine=lambda: kinds.new_host("h100-1"))
     demo = SimpleNamespace(states={"h100-1": state}, folder=tmp_path, metrics={}, port=lambda _: 22)
-    kept = farewell(demo, "demo").splitlines()[-1]  # type: ignore[arg-type]
+    kept = farewell(demo, "demo").splitlines()[-1]
     assert kept.startswith("Next: ")
     assert "gpunode help tutorial#break-it-and-let-it-be-fixed`" in kept
     assert all(ending(code, None, whole=True).splitlines()[-1].startswith("Next: ") for code in (0, 1))

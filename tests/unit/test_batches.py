@@ -347,7 +347,7 @@ def test_a_size_that_is_none_is_refused(text: str):
 )
 def test_what_a_change_disturbs(changes: list[object], disturbs: bool, ends_gpu_work: bool):
     """Packages disturb where they replace those of the driver that is there."""
-    disturbance = impact.disturbance_of(changes, driver=["nvidia-open"])  # type: ignore[arg-type]
+    disturbance = impact.disturbance_of(changes, driver=["nvidia-open"])
     assert (bool(disturbance), disturbance.ends_gpu_work) == (disturbs, ends_gpu_work)
 
 

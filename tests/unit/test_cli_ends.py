@@ -43,7 +43,7 @@ def command(tmp_path, monkeypatch) -> Command:
     """Runs gpunode in a folder of its own; a host's name says how its story ends."""
 
     def look(visit: Visit, _: Any) -> Outcome:
-        status: Status = visit.host.name  # type: ignore[assignment]
+        status: Status = visit.host.name
         if status == "right":
             return Outcome(status, status, cases.right()[1])
         if status == "broken":
@@ -229,7 +229,7 @@ def test_verify_counts_what_it_did_not_look_at(command: Command):
 
 
 def ok(*layers: str) -> list[Verdict]:
-    return [Verdict.ok(layer, "fine") for layer in layers]  # type: ignore[arg-type]
+    return [Verdict.ok(layer, "fine") for layer in layers]
 
 
 WHOLE = ok(*verify.CHAIN)

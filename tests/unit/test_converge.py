@@ -50,7 +50,7 @@ class Agent:
     def dial(self, host: Host) -> reach.Connection:
         self.dials.append(len(self.jobs))
         if self.answers and isinstance(self.answers[0], Exception):
-            raise self.answers.pop(0)  # type: ignore[misc]
+            raise self.answers.pop(0)
         return self
 
     def start(self, command: str, stdin: Iterable[bytes], heard: object = None) -> reach.Remote:

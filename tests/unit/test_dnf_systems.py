@@ -293,7 +293,7 @@ def test_a_key_that_has_expired_is_named_before_anything_is_changed(
 ):
     """apt and dnf would only say that a signature is invalid."""
     wishes = {f"{purpose}_repository": Repository("http://mirror.example/x", key)}
-    host, seen = replace(cases.host(base), **wishes), cases.facts(base)  # type: ignore[arg-type]
+    host, seen = replace(cases.host(base), **wishes), cases.facts(base)
     wish = decide(host, seen, None)
     if not refused:
         assert pipeline.plan(host, seen, wish).changes
@@ -317,7 +317,7 @@ def test_an_expired_key_refuses_no_host_that_needs_nothing_of_what_it_signs(
     """It is a note there, also where only the host's clock is ahead; what is missing needs the key."""
     host = replace(
         cases.host(base),
-        **{f"{purpose}_repository": Repository("http://mirror.example/x", EXPIRED)},  # type: ignore[arg-type]
+        **{f"{purpose}_repository": Repository("http://mirror.example/x", EXPIRED)},
     )
     seen = replace(cases.facts(base), time=1580000000)
     bare = decide(host, seen, None)
@@ -334,7 +334,7 @@ def test_an_expired_key_refuses_no_host_that_needs_nothing_of_what_it_signs(
     assert gone != later.packages
     with pytest.raises(Refused, match=words):
         pipeline.plan(host, replace(later, packages=gone), decide(host, replace(later, packages=gone), None))
-    other = replace(host, **{f"{purpose}_repository": Repository("http://mirror.example/y", EXPIRED)})  # type: ignore[arg-type]
+    other = replace(host, **{f"{purpose}_repository": Repository("http://mirror.example/y", EXPIRED)})
     with pytest.raises(Refused, match=words):
         pipeline.plan(other, later, decide(other, later, None))
 

@@ -102,8 +102,8 @@ def built(tmp_path, base: Files | Path, arch: str = "amd64") -> image.Written:
 def layer(tmp_path, number: int = -1) -> tarfile.TarFile:
     """A layer of tmp_path/out."""
     with tarfile.open(tmp_path / "out") as made:
-        (listed,) = json.load(made.extractfile("manifest.json"))  # type: ignore[arg-type]
-        data = made.extractfile(listed["Layers"][number]).read()  # type: ignore[union-attr]
+        (listed,) = json.load(made.extractfile("manifest.json"))
+        data = made.extractfile(listed["Layers"][number]).read()
     return tarfile.open(fileobj=io.BytesIO(data))
 
 
@@ -149,7 +149,7 @@ def test_the_archive_is_whole_for_oci_and_for_docker(tmp_path, base: Callable[[P
     written = built(tmp_path, base(tmp_path / "base"), arch)
 
     with tarfile.open(tmp_path / "out") as made:
-        files = {each.name: made.extractfile(each).read() for each in made}  # type: ignore[union-attr]
+        files = {each.name: made.extractfile(each).read() for each in made}
     blobs = {name: data for name, data in files.items() if name.startswith("blobs/")}
     assert all(name == f"blobs/sha256/{digest(data)}" for name, data in blobs.items())
     (entry,) = json.loads(files["index.json"])["manifests"]
@@ -268,7 +268,7 @@ def test_the_bases_own_modules_are_compiled_where_it_has_none(tmp_path, monkeypa
     made = layer(tmp_path)
     (name,) = (name for name in made.getnames() if name.startswith(f"{lib}/") and name.endswith(".pyc"))
     assert name == f"{lib}/json/__pycache__/__init__.{tag}.pyc"
-    data = made.extractfile(name).read()  # type: ignore[union-attr]
+    data = made.extractfile(name).read()
     source_hash = importlib.util.source_hash(b"new = 1")
     assert data[:16] == importlib.util.MAGIC_NUMBER + b"\3\0\0\0" + source_hash
     code = marshal.loads(data[16:])

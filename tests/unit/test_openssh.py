@@ -231,7 +231,7 @@ def test_a_jump_host_that_is_down_is_asked_once_for_all_behind_it(sshd: Sshd, tm
 
     def counted(*words: object) -> Master | NotOpened:
         asked.append(words)
-        return opened(*words)  # type: ignore[arg-type]
+        return opened(*words)
 
     monkeypatch.setattr(Master, "open", counted)
     dialer = openssh.Dialer(tmp_path / "no-ssh-config")
@@ -301,7 +301,7 @@ def test_a_check_is_never_weaker_than_it_was_set(
         monkeypatch.setenv("SSH_ASKPASS", "/usr/bin/askpass")
         monkeypatch.setenv("SSH_ASKPASS_REQUIRE", "force")
     dialer = openssh.Dialer(config, proven=proven)
-    dialer.connect(Host("node", Ssh("gpu-01", host_key_check=check)))  # type: ignore[arg-type]
+    dialer.connect(Host("node", Ssh("gpu-01", host_key_check=check)))
     dialer.close()
     assert f"StrictHostKeyChecking={strict}" in words
     assert ("BatchMode=yes" in words) is not askpass

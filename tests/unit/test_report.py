@@ -161,7 +161,7 @@ def test_the_live_view_of_a_batch_knows_all_hosts_of_the_run():
     for name, status in (("a", "planned"), ("b", "refused"), ("c", "right")):
         first.outcome(
             Outcome(name, status, problem=Problem("", "Secure Boot is on") if name == "b" else None)
-        )  # type: ignore[arg-type]
+        )
     run = RunLine("4f1c", "running", 3, 1, 1, 7.0, 2, 3, 240.0)
     batch = Live(console, ["a"], known, run)
     batch.event(Event("stage", "a", "waiting for ml/train"))
@@ -214,7 +214,7 @@ def test_the_live_view_is_drawn_while_hosts_finish():
 
     class Ending(Outcome):
         @property
-        def status(self) -> str:  # type: ignore[override]
+        def status(self) -> str:
             live.outcome(Outcome(next(names), "right"))
             return "failed"
 

@@ -326,7 +326,7 @@ def _ssh(config: Path, check: str) -> str:
 def _host(sshd: Sshd, check: str, **ssh: object) -> Host:
     host = sshd.host(host_key_check=check)
     ssh = {"key": str(sshd.key), "known_hosts": None, **ssh}
-    return replace(host, ssh=replace(host.ssh, address="gpu-01", port=None, user=None, **ssh))  # type: ignore[arg-type]
+    return replace(host, ssh=replace(host.ssh, address="gpu-01", port=None, user=None, **ssh))
 
 
 def _gpunode(config: Path, sshd: Sshd, check: str, *, proven: bool = False) -> str:

@@ -74,7 +74,7 @@ def test_processes_outside_kubernetes_are_named_by_their_hosts():
         assert not plans
         asked.extend(member.host.name for member in members)
         facts = SimpleNamespace(gpu_users=users)
-        outcomes = [Outcome(host.host.name, "right", facts=facts) for host in members]  # type: ignore[arg-type]
+        outcomes = [Outcome(host.host.name, "right", facts=facts) for host in members]
         return [replace(each, outcome=outcome) for each, outcome in zip(members, outcomes, strict=True)]
 
     reporter = mock.Mock()
@@ -82,7 +82,7 @@ def test_processes_outside_kubernetes_are_named_by_their_hosts():
     names = processes.nodes_with_processes(NODES)
     assert names == ("gpu-12",)
     with mock.patch.object(processes.nodes, "locate", located):
-        processes.show_processes(mock.Mock(), session, names)  # type: ignore[arg-type]
+        processes.show_processes(mock.Mock(), session, names)
     assert asked == ["b"]
     reporter.rows.assert_called_once_with(
         "process", processes.PROCESS_COLUMNS, [("gpu-12", 4242, "python3", "", "0000:3b:00.0")]
@@ -152,7 +152,7 @@ def test_without_the_extender_a_pod_was_promised_what_it_has(
     monkeypatch.setattr(overlook, "read_usage", lambda *_: (NodeUsage("n", (using("0", ("default/a", 4)),)),))
     reporter = mock.Mock()
     session = SimpleNamespace(reporter=reporter, inventory=Inventory("", (), Cluster(share=share)))
-    overlook.show_status(session, selected=False, hosts=False)  # type: ignore[arg-type]
+    overlook.show_status(session, selected=False, hosts=False)
     (shown,) = reporter.rows.call_args.args[2]
     assert shown[COLUMNS.index("promised")] == promised
     *notes, scope = (call.args[0] for call in reporter.note.call_args_list)
@@ -167,7 +167,7 @@ def test_a_right_that_is_missing_for_all_nodes_is_named_once(monkeypatch):
     monkeypatch.setattr(overlook, "read_usage", lambda *_: refused)
     reporter = mock.Mock()
     session = SimpleNamespace(reporter=reporter, hosts=(), inventory=Inventory("", (), Cluster()))
-    assert overlook.show_status(session, selected=False, hosts=False) == REFUSED  # type: ignore[arg-type]
+    assert overlook.show_status(session, selected=False, hosts=False) == REFUSED
     (call,) = reporter.problem.call_args_list
     assert str(call.args[0]) == "a, b, c, d: this user may not"
     Lines(quiet=False, out=(out := io.StringIO())).problem(*call.args)
@@ -176,7 +176,7 @@ def test_a_right_that_is_missing_for_all_nodes_is_named_once(monkeypatch):
     other = NodeUsage("e", reason=Problem("no-plugin", "none runs there"))
     monkeypatch.setattr(overlook, "read_usage", lambda *_: (*refused[:2], other))
     reporter.problem.reset_mock()
-    assert overlook.show_status(session, selected=False, hosts=False) == 1  # type: ignore[arg-type]
+    assert overlook.show_status(session, selected=False, hosts=False) == 1
     shown = [str(call.args[0]) for call in reporter.problem.call_args_list]
     assert shown == ["e: none runs there", "a, b: this user may not"]
     assert "`gpunode verify --limit e`" in reporter.note.call_args.args[0]
@@ -189,7 +189,7 @@ def test_a_host_that_was_forgotten_is_neither_unknown_nor_a_failure(monkeypatch)
     monkeypatch.setattr(overlook.history, "find_taken_back", lambda *_: {"h1": "forgotten 27 Nov"})
     monkeypatch.setattr(overlook.nodes, "locate", lambda *_, **__: placed)
     session = SimpleNamespace(hosts=(host,), inventory=Inventory("", (host,), Cluster()))
-    usages = overlook.leave_taken_back(mock.Mock(), session, (silent, NodeUsage("n2")))  # type: ignore[arg-type]
+    usages = overlook.leave_taken_back(mock.Mock(), session, (silent, NodeUsage("n2")))
     assert usages == ((NodeUsage("n2"),), {"h1": "forgotten 27 Nov"})
 
 

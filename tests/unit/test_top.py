@@ -270,7 +270,7 @@ def test_a_damaged_record_hides_no_figures(under_way: Record, tmp_path):
     session = SimpleNamespace(
         inventory=SimpleNamespace(path=str(tmp_path / "inventory.yaml")), hosts=[SimpleNamespace(name="h")]
     )
-    seen = _join(session, {"h": NODE}, Overview("2 GPUs"), recorded=True)  # type: ignore[arg-type]
+    seen = _join(session, {"h": NODE}, Overview("2 GPUs"), recorded=True)
     assert (seen.fleet, seen.run, seen.cells[0].state) == ("2 GPUs", None, "ok")
     assert "a record of format 99" in seen.error
 

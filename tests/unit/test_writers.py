@@ -64,7 +64,7 @@ WRITTEN = [
 
 def seen(path: str, text: str, base: str = "modern", **trace: object) -> Facts:
     facts = cases.facts(base, {"files": {path: text}})
-    return replace(facts, traces={path: Trace(path, **trace)})  # type: ignore[arg-type]
+    return replace(facts, traces={path: Trace(path, **trace)})
 
 
 @pytest.mark.parametrize(("path", "text", "code"), WRITTEN)

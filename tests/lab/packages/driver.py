@@ -52,9 +52,9 @@ def packages(release: Release, built: Path) -> list[Package]:
 def _make(release: Release, name: str, description: str, *exactly: str, **more: object) -> Package:
     """A package of the release that depends on others of exactly its version (and on `also`)."""
     also = more.pop("also", ())
-    fields = {**_SOURCE, **more.pop("fields", {})}  # type: ignore[dict-item]
-    depends = (*(f"{other} (= {release.version})" for other in exactly), *also)  # type: ignore[misc]
-    return Package(name, release.version, description, depends, fields, **more)  # type: ignore[arg-type]
+    fields = {**_SOURCE, **more.pop("fields", {})}
+    depends = (*(f"{other} (= {release.version})" for other in exactly), *also)
+    return Package(name, release.version, description, depends, fields, **more)
 
 
 def _library(release: Release, built: Path, name: str, package: str, *exactly: str) -> Package:

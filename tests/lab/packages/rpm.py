@@ -67,7 +67,7 @@ def _driver(release: driver.Release, built: Path) -> list[Package]:
     ) -> Package:
         files, modes = _files(*(debs[text] for text in of))
         lines = (*(f"Requires: {need} = {version}" for need in needs), *more)
-        return Package(name, full, lines, "x86_64", files, modes, **rest)  # type: ignore[arg-type]
+        return Package(name, full, lines, "x86_64", files, modes, **rest)
 
     linker = {"post": "/sbin/ldconfig", "postun": "/sbin/ldconfig"}
     user = debs["nvidia-persistenced"].scripts["postinst"].split("adduser", 1)[1].splitlines()[0]

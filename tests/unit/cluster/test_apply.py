@@ -149,7 +149,7 @@ def by_gpunode(kind: str, name: str, namespace: str, **meta: object) -> dict[str
 def token(name: str, account: str) -> dict[str, object]:
     """A service account's token as Kubernetes made them before 1.24, and people still do."""
     made = foreign("Secret", name, NS, type="kubernetes.io/service-account-token")
-    made["metadata"]["annotations"] = {"kubernetes.io/service-account.name": account}  # type: ignore[index]
+    made["metadata"]["annotations"] = {"kubernetes.io/service-account.name": account}
     return made
 
 

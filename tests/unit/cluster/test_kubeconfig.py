@@ -478,7 +478,7 @@ def test_a_plugin_that_fails_is_waited_for_once():
             threading.Thread(target=waiting.wait, args=(60,), daemon=True).start()
             return self.known
 
-    connection: Any = Connection(Both())  # type: ignore[arg-type]
+    connection: Any = Connection(Both())
     with ThreadPoolExecutor(2) as pool:
         made = [pool.submit(connection.send, "GET", "/", {}, None, "", 1.0) for _ in range(2)]
         assert [str(each.exception()) for each in made] == ["hung", "hung"]

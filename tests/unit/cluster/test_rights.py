@@ -210,7 +210,7 @@ def test_the_role_on_offer_is_bound_to_the_kubeconfigs_user(monkeypatch):
     told = {"status": {"userInfo": {"username": "ann"}}}
     for create, user in ((lambda _: told, "ann"), (refuse, "USER")):
         with pytest.raises(ClusterError) as caught:
-            rights.demand(SimpleNamespace(create=create), [Right("get", "a")])  # type: ignore[arg-type]
+            rights.demand(SimpleNamespace(create=create), [Right("get", "a")])
         binding = granted(caught.value)[-1]
         assert binding["subjects"][0]["name"] == user
         assert ("for USER" in caught.value.hint) == (user == "USER")

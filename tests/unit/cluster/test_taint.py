@@ -301,7 +301,7 @@ SPOTS = {"key": "spot", "effect": "PreferNoSchedule"}
 
 def noted(fake: FakeApi) -> str | None:
     (node,) = fake.all("Node")
-    return node["metadata"].get("annotations", {}).get("gpunode.dev/taints")  # type: ignore[no-any-return]
+    return node["metadata"].get("annotations", {}).get("gpunode.dev/taints")
 
 
 @pytest.mark.parametrize(

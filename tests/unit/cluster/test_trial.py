@@ -171,7 +171,7 @@ def test_what_comes_with_the_plan_is_not_asked_of_its_pods(api: Api, fake: FakeA
     spec = Spec(NS, IMAGE)
     sent: list[dict[str, Any]] = []
     make = api.create
-    api.create = lambda manifest, **more: sent.append(manifest) or make(manifest, **more)  # type: ignore[method-assign,func-returns-value]
+    api.create = lambda manifest, **more: sent.append(manifest) or make(manifest, **more)
     trial.try_pods(api, spec.manifests, plugin.plan(api, spec), [])
     apply.apply(api, [item for item in spec.manifests if item["kind"] in ("ServiceAccount", "RuntimeClass")])
     trial.try_pods(api, spec.manifests, plugin.plan(api, spec), [])

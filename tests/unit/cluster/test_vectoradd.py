@@ -640,13 +640,13 @@ def test_an_event_is_handled_by_its_own_node_alone(fake: FakeApi, monkeypatch, r
     gather, follow = vectoradd._Run.gather, vectoradd.changes
 
     def spied(*arguments: object, **more: object) -> Iterator[tuple[Mapping[str, object], str | None]]:
-        for objects, changed in follow(*arguments, **more):  # type: ignore[arg-type]
+        for objects, changed in follow(*arguments, **more):
             log.append("event" if changed else "all")
             yield objects, changed
 
     def gathered(this: vectoradd._Run, job: Job, objects: Mapping[str, object]) -> None:
         log.append("look")
-        gather(this, job, objects)  # type: ignore[arg-type]
+        gather(this, job, objects)
 
     monkeypatch.setattr(vectoradd, "changes", spied)
     monkeypatch.setattr(vectoradd._Run, "gather", gathered)
@@ -665,7 +665,7 @@ def test_pods_of_many_nodes_are_made_side_by_side(fake: FakeApi, monkeypatch, ru
 
     def together(this: vectoradd._Run, *arguments: object) -> str:
         both.wait(20)
-        return create(this, *arguments)  # type: ignore[arg-type]
+        return create(this, *arguments)
 
     monkeypatch.setattr(vectoradd._Run, "create", together)
     assert all(result.passed for result in run(Target("a", ("GPU-1",)), Target("b", ("GPU-2",))))
