@@ -101,6 +101,14 @@ def test_a_lock_that_was_lifted_comes_back_when_dnf_fails(fedora: Fedora):
     assert asked(fedora)[-1] == "versionlock add nvidia-driver-cuda"
 
 
+def test_a_transaction_that_another_program_has_begun_is_a_lock(fedora: Fedora):
+    """After the locks were free; by dnf's own words, and rpm's."""
+    for words in ("Failed to obtain rpm transaction lock.", "error: can't create transaction lock on /x"):
+        fedora.says("run", f"{words}\n", 1)
+        failed = fedora.host.fail(Packages("why", install=DRIVER))
+        assert (failed["code"], failed["error"]) == ("dnf-locked", "dnf is in use by another program")
+
+
 # What its dry run says, of its own table: code, words, exit status, cause.
 FOUND = tuple(
     (code, TABLE % (rows, size), 1, "")

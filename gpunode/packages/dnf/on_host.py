@@ -77,11 +77,12 @@ def dnf(this: Run, *arguments: str) -> Tuple[int, str]:
     ours = dialect()
     wait_for_lock(this, ours.program, holder, "dnf-locked")
     status, text = run_exclusively(this, [ours.program, *ours.options, *arguments], heard=follow(this))
-    taken = (
-        re.search(r"already locked by (\d+)|another copy is running as pid (\d+)", text) if status else None
+    words = (
+        r"already locked by (\d+)|another copy is running as pid (\d+)|(?:obtain|create).* transaction lock"
     )
+    taken = re.search(words, text) if status else None
     if taken:
-        raise locked_failure(ours.program, int(taken.group(1) or taken.group(2)), "dnf-locked")
+        raise locked_failure(ours.program, int(taken.group(1) or taken.group(2) or 0), "dnf-locked")
     return status, text
 
 
