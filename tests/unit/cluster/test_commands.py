@@ -584,7 +584,7 @@ def test_nodes_whose_configuration_stays_are_not_told_of(deployed: Command, tmp_
 
     assert "gpu-1: 1 GPU becomes 4 shares" in told
     assert "gpu-2" not in told
-    assert "It reaches" not in told
+    assert "It also changes nodes" not in told
 
 
 def test_without_a_node_nothing_of_the_plugin_is_asked_or_shown(command: Command, fake: FakeApi):
