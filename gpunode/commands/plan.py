@@ -157,11 +157,11 @@ def _driver(facts: Facts, spec: DriverSpec | None, models: Sequence[pci.Model]) 
     offered = system.names.flavours if system and spec.run is None else driver.FLAVOURS
     usable = [flavour for flavour in driver.flavours(models, spec.branch) if flavour in offered]
     if len(usable) == 1:
-        why = f"branch {spec.branch} has no others that drive all GPUs"
+        why = f"branch {spec.branch} has no other modules for all GPUs"
     elif spec.flavour == usable[0]:
-        why = f"Both module kinds drive all GPUs; gpunode takes the {usable[0]} ones"
+        why = f"both kinds of modules support all GPUs; gpunode prefers {usable[0]}"
     else:
-        why = "they are installed, and drive all GPUs"
+        why = "they are installed, and support all GPUs"
     if spec.run is not None and spec.run.flavour:
         why = "the inventory asks for them"
     if spec.modules:
@@ -170,9 +170,13 @@ def _driver(facts: Facts, spec: DriverSpec | None, models: Sequence[pci.Model]) 
     yield Choice("modules", spec.flavour, why)
     names = ", ".join(package.name for package in spec.headers)
     builds = ", and NVIDIA's installer builds its module" if spec.run else ""
-    why = f"kernel {facts.kernel} runs{builds}" if names else f"no package is known for {facts.kernel}"
+    why = (
+        f"the running kernel is {facts.kernel}{builds}"
+        if names
+        else f"no package is known for {facts.kernel}"
+    )
     if spec.modules or (system and system.names.prebuilt and spec.run is None):
-        why = "the modules are built already"
+        why = "the modules are prebuilt"
     yield Choice("headers", names or "none", why)
     if spec.fabric:
         parts = ", ".join(package.name for package in spec.fabric)
@@ -192,7 +196,7 @@ def _toolkit(host: Host, desired: Desired) -> Choice:
     if host.toolkit not in ("auto", "nvidia-docker2"):
         why = f"the inventory asks for {host.toolkit}"
     elif version == default_version():
-        why = "gpunode's tables have it"
+        why = "gpunode was tested with it"
     else:
         why = f"it is installed, and newer than {default_version()}"
     with_wrapper = (
@@ -209,7 +213,7 @@ def _kubelet(facts: Facts, desired: Desired) -> Iterator[Choice]:
     yield Choice("runtime", desired.runtime, _runtime(facts, minor, start))
     unit = start.command[0] if start.command and start.command[0] else start.place.unit
     setter = start.setters.get(start.place.variable)
-    own = f", its owner's arguments by {setter}" if setter else ""
+    own = f", and your arguments from {setter}" if setter else ""
     yield Choice("kubelet", unit, f"it starts kubelet {kubelet.version} with {start.config_path}{own}")
     for name, state in desired.gates.items():
         chosen = f"without {name}" if state is None else f"{name}={str(state).lower()}"
@@ -218,8 +222,8 @@ def _kubelet(facts: Facts, desired: Desired) -> Iterator[Choice]:
 
 def _runtime(facts: Facts, minor: int, start: KubeletStart) -> str:
     if start.place.brings:
-        return f"{start.place.unit} brings it"
+        return f"it is part of {start.place.unit}"
     endpoint = runtime_decision.endpoint(facts, minor, start)
     if endpoint is None:
         return f"kubelet 1.{minor} has dockershim, and no other runtime is configured"
-    return f"the kubelet's endpoint is {endpoint or 'its own default'}"
+    return f"the kubelet's endpoint is {endpoint or 'the default'}"

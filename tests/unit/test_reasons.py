@@ -31,14 +31,14 @@ def test_the_chain_goes_from_the_system_to_the_gates():
         Choice(
             "branch", "580", "Pascal: 580 is the last branch that drives it, and only its proprietary module"
         ),
-        Choice("modules", "proprietary", "branch 580 has no others that drive all GPUs"),
-        Choice("headers", "linux-headers-6.1.0-40-amd64", "kernel 6.1.0-40-amd64 runs"),
-        Choice("toolkit", "1.20.1", "gpunode's tables have it"),
+        Choice("modules", "proprietary", "branch 580 has no other modules for all GPUs"),
+        Choice("headers", "linux-headers-6.1.0-40-amd64", "the running kernel is 6.1.0-40-amd64"),
+        Choice("toolkit", "1.20.1", "gpunode was tested with it"),
         Choice("runtime", "docker", "kubelet 1.9 has dockershim, and no other runtime is configured"),
         Choice(
             "kubelet",
             "/etc/systemd/system/kubelet.service.d/10-kubeadm.conf",
-            "it starts kubelet 1.9.11 with /var/lib/kubelet/config.yaml, its owner's arguments by /etc/default/kubelet",
+            "it starts kubelet 1.9.11 with /var/lib/kubelet/config.yaml, and your arguments from /etc/default/kubelet",
         ),
         Choice(
             "gate",
@@ -60,9 +60,9 @@ def test_an_archives_signed_modules_need_no_headers():
         choice.code: choice.why for choice in chosen if choice.code in ("branch", "modules", "headers")
     } == {
         "branch": "the inventory asks for Ubuntu's own driver, branch 580",
-        "modules": "Both module kinds drive all GPUs; gpunode takes the open ones; "
+        "modules": "both kinds of modules support all GPUs; gpunode prefers open; "
         "linux-modules-nvidia-580-server-open-6.8.0-87-generic has them, signed by the distribution",
-        "headers": "the modules are built already",
+        "headers": "the modules are prebuilt",
     }
 
 
