@@ -170,11 +170,7 @@ def _driver(facts: Facts, spec: DriverSpec | None, models: Sequence[pci.Model]) 
     yield Choice("modules", spec.flavour, why)
     names = ", ".join(package.name for package in spec.headers)
     builds = ", and NVIDIA's installer builds its module" if spec.run else ""
-    why = (
-        f"the running kernel is {facts.kernel}{builds}"
-        if names
-        else f"no package is known for {facts.kernel}"
-    )
+    why = f"of kernel {facts.kernel}, now running{builds}" if names else f"no package for {facts.kernel}"
     if spec.modules or (system and system.names.prebuilt and spec.run is None):
         why = "the modules are prebuilt"
     yield Choice("headers", names or "none", why)

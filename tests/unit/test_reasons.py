@@ -32,7 +32,7 @@ def test_the_chain_goes_from_the_system_to_the_gates():
             "branch", "580", "Pascal: 580 is the last branch that drives it, and only its proprietary module"
         ),
         Choice("modules", "proprietary", "branch 580 has no other modules for all GPUs"),
-        Choice("headers", "linux-headers-6.1.0-40-amd64", "the running kernel is 6.1.0-40-amd64"),
+        Choice("headers", "linux-headers-6.1.0-40-amd64", "of kernel 6.1.0-40-amd64, now running"),
         Choice("toolkit", "1.20.1", "gpunode was tested with it"),
         Choice("runtime", "docker", "kubelet 1.9 has dockershim, and no other runtime is configured"),
         Choice(
