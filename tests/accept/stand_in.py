@@ -47,8 +47,8 @@ class StandIn:
         ]
         for name in ("nvidiactl", "nvidia-uvm", *(f"nvidia{number}" for number in range(len(gpus)))):
             (self.folder / "dev" / name).touch()
-        for minor in range(len(gpus)):
-            for instance in range(15 * 9):
+        for minor, gpu in enumerate(gpus):
+            for instance in range(15 * 9 if gpu.get("mig_layout") else 0):
                 (self.folder / "dev/nvidia-caps" / f"nvidia-cap{3 + minor * 15 * 9 + instance}").touch()
         self._facts = dict(_flat("gpus", described)) | {"driver.version": driver}
         self._write()

@@ -23,7 +23,7 @@ from gpunode.deviceplugin.cuda import Cuda, CudaError, load
 old, new, times = json.loads(sys.argv[1])
 assert not old or old.encode() in stages.PTX, old
 ptx = stages.PTX.replace(old.encode(), new.encode(), times)
-stages.PTX, stages.SHORT, stages.TURN_SECONDS = ptx, 0, 0.01
+stages.PTX, stages.SHORT, stages.TURN_SECONDS = ptx, 0, 0.002
 cuda = Cuda(load())
 device = cuda.devices()[0]
 with cuda.on(device):
@@ -37,7 +37,7 @@ with cuda.on(device):
     except CudaError as error:
         print(json.dumps({"error": str(error)}))
 """
-ALL = '{"bandwidth": [0.05], "pattern": [0.1, 1], "compute": [0.1]}'
+ALL = '{"bandwidth": [0.01], "pattern": [0.02, 1], "compute": [0.02]}'
 
 
 @pytest.fixture(scope="module")
