@@ -2,17 +2,20 @@
 
 import signal
 import threading
-from collections.abc import Callable, Collection, Mapping, Sequence
+import time
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
+from functools import partial
 from types import FrameType
 from typing import Any
 
-from gpunode.cluster.api import Api
+from gpunode.cluster.api import Api, side_by_side
 from gpunode.cluster.api.watch import repeat, wait_for_api
 from gpunode.engine import control_plane, gate, plan_file, rounds, work
 from gpunode.engine.fleet import Visit
 from gpunode.engine.impact import Act
-from gpunode.engine.member import PAUSED, Member, Members
+from gpunode.engine.member import PAUSED, Member, Members, update
 from gpunode.engine.phases import WAITS, Laps, Spent
 from gpunode.engine.plan_file import PlanFile
 from gpunode.engine.proof import Walk, prove
@@ -21,7 +24,7 @@ from gpunode.engine.reporter import Reporter, progress, report_reason
 from gpunode.engine.session import Session
 from gpunode.errors import ClusterError, Problem
 from gpunode.links.node import taint
-from gpunode.model import OnEvent, Plan
+from gpunode.model import Event, OnEvent, Outcome, Plan
 from gpunode.wording import Advice, Command, few, lines
 
 BY_INTERRUPT = Problem(PAUSED, "the run was interrupted")
@@ -58,45 +61,127 @@ class Run:
             return Problem(rounds.STOPPED, self.record.lost)
         return BY_INTERRUPT if self.interrupt.set else None
 
-    def hold_taints(self, members: Members, *, changing: bool) -> Members:
-        """The members, as of `work.taint_until_proven`. Without vectoradd none is tainted: nothing would remove the taint."""
+    def hold_taint(self, member: Member, emit: OnEvent, *, changing: bool) -> Member:
+        """The member, as of `work.taint_until_proven`. Without vectoradd none is tainted: nothing would remove the taint."""
         if self.api is None or not self.prove:
-            return members
-        reporter = self.session.reporter
-        for member in members:
-            earlier = taint.run_of(member.node) if member.node else ""
-            if member.node and earlier not in ("", taint.JOINING):  # an undo gives it back
-                own = {taint.UNVERIFIED: self.record.id}
-                self.record.marks(member.node.name, taint.UNVERIFIED, {taint.UNVERIFIED: earlier}, own)
-        return work.taint_until_proven(
-            self.api, members, self.record.id, self.taint, reporter, changing=changing
-        )
+            return member
+        earlier = taint.run_of(member.node) if member.node else ""
+        if member.node and earlier not in ("", taint.JOINING):  # an undo gives it back
+            own = {taint.UNVERIFIED: self.record.id}
+            self.record.marks(member.node.name, taint.UNVERIFIED, {taint.UNVERIFIED: earlier}, own)
+        return work.taint_until_proven(self.api, member, self.record.id, self.taint, emit, changing=changing)
+
+
+class Turns:
+    """A batch changes hosts or proves them, never both at once: a node that is down would hold up the plugin's rollout to others. A proof
+    begins when each of the `hosts` has ended or waits for work."""
+
+    def __init__(self, hosts: Collection[str]) -> None:
+        self._busy = set(hosts)
+        self._proof = threading.Lock()
+
+    def take(self, host: str) -> None:
+        """Before the host's changes: wait for the end of a proof that goes on."""
+        with self._proof:
+            self._busy.add(host)
+
+    def leave(self, host: str) -> None:
+        """The host has ended, or waits for work."""
+        self._busy.discard(host)
+
+    def begin_proof(self) -> bool:
+        """Whether a proof may begin; if so, no host takes its turn until `end_proof`."""
+        self._proof.acquire()
+        if self._busy:
+            self._proof.release()
+            return False
+        return True
+
+    def end_proof(self) -> None:
+        self._proof.release()
 
 
 def finish(run: Run, members: Members) -> Members:
-    """The members after all their stages; the end of each is recorded."""
-    reporter, masters = run.session.reporter, control_plane.disturbed_hosts(members)
-    laps = Laps()
+    """The members after all their stages; the end of each is recorded. Each host is changed as soon as its work has ended, and proven while
+    others still wait for theirs."""
+    reporter, masters, begun = run.session.reporter, control_plane.disturbed_hosts(members), time.monotonic()
     members = control_plane.healthy_before(run.api, members, masters, reporter)
-    members = work.clear(run.api, run.session, members, run.record, stopped=lambda: run.stopped)
-    cordoned = run.record.begun
-    for member in members:
-        if member.has_changes and member.reason is None:
-            run.record.host(member.host.name, "changing")
+    with closing(_change(run, members)) as parts:
+        try:
+            for part in parts:
+                members = update(members, _finish_part(run, part, masters, Laps(begun)))
+        except BaseException:
+            run.interrupt.set = True  # hosts that still wait give their nodes back
+            raise
+    return members
+
+
+def _change(run: Run, members: Members) -> Generator[Members, None, None]:
+    """The members after their changes, in parts: those that are done whenever no other is at work. Members without changes are in the
+    first. No other begins its changes while the caller has a part."""
+    now = {member.host.name: member for member in members}
+    going = {member.host.name for member in members if rounds.may_change(member)}
+    turns = Turns(going)
+    if not going:
+        yield members
+        return
+
+    def change(visit: Visit, emit: OnEvent) -> Outcome:
+        name = visit.host.name
+        before = now[name]
+
+        def watch(event: Event) -> None:
+            if event.data.get("wait") == work.WAIT:
+                turns.leave(name)
+            emit(event)
+
+        try:
+            now[name] = after = work.clear(
+                run.api, run.session, before, visit, run.record, watch, stopped=lambda: run.stopped
+            )
+            turns.take(name)
+            now[name] = after = _change_host(run, after, visit, emit, cleared=after is not before)
+        finally:
+            turns.leave(name)
+        assert after.outcome is not None
+        return after.outcome
+
+    hosts = [member.host for member in members if member.host.name in going]
+    for done in run.session.in_parts(change, hosts, turns.begin_proof):
+        try:
+            for outcome in done:
+                now[outcome.host] = after = replace(now[outcome.host], outcome=outcome)
+                report_reason(run.session.reporter, outcome.host, after.reason)
+                going.remove(outcome.host)
+            run.session.reporter.failures(done)
+            if going:
+                text = f"still in use: {few(sorted(going), NAMED)}; the batch's other hosts are finished now"
+                run.session.reporter.event(Event("stage", None, text))
+            yield tuple(now[member.host.name] for member in members if member.host.name not in going)
+        finally:
+            turns.end_proof()
+        members = tuple(member for member in members if member.host.name in going)
+
+
+def _change_host(run: Run, member: Member, visit: Visit, emit: OnEvent, *, cleared: bool) -> Member:
+    """The member after its changes. `cleared`: its work has ended for them."""
+    if not rounds.may_change(member):
+        return member
+    host = member.host.name
+    run.record.host(host, "changing")
     if run.record.lost:
-        members = tuple(_give_back(run, member, cordoned) for member in members)
-    else:
-        members = run.hold_taints(members, changing=True)
-    begun = [member.host.name for member in members if member.host.name in masters and member.reason is None]
-    laps.end(WAITS)
-    members = rounds.converge_all(
-        run.session,
-        members,
-        run.accepted,
-        lambda member, visit, emit: _clear_again(run, member, visit, emit),
-        run.record.id,
-    )
+        reason = Problem(rounds.STOPPED, f"{work.NOT_CHANGED}: {run.record.lost}", subject=host)
+        return member.exclude(work.lift_cordon(run.api, member, reason, emit) if cleared else reason)
+    member, accepted = run.hold_taint(member, emit, changing=True), run.accepted.get(host, frozenset())
+    ready = partial(_clear_again, run, visit, emit)
+    return rounds.converge_host(visit, member, accepted, emit, ready, run.record.id)
+
+
+def _finish_part(run: Run, members: Members, masters: Collection[str], laps: Laps) -> Members:
+    """The members after the stages that follow their changes. `laps`: since their batch began."""
+    reporter = run.session.reporter
     changing = laps.end(CHANGES)
+    begun = [member.host.name for member in members if member.host.name in masters and member.reason is None]
     members = control_plane.healthy_after(run.api, members, begun, reporter)
     able = [member.host.name for member in members if member.host_ok]
     before = Spent(laps.seconds)
@@ -128,7 +213,7 @@ def finish(run: Run, members: Members) -> Members:
     return members
 
 
-def _clear_again(run: Run, member: Member, visit: Visit, emit: OnEvent) -> Member:
+def _clear_again(run: Run, visit: Visit, emit: OnEvent, member: Member) -> Member:
     """The member right before a round of its changes, which are recorded as they are planned now."""
     member = work.clear_again(run.api, member, visit, emit, stopped=lambda: run.stopped)
     if run.reviewed and (reason := why_not_reviewed(run.reviewed, member)):
@@ -161,21 +246,15 @@ def _sum_up(member: Member, stages: Mapping[str, float], changing: float) -> Spe
     return Spent(own, stages, {WAITS: max(0.0, changing - sum(own.values()))})
 
 
-def _give_back(run: Run, member: Member, cordoned: Collection[str]) -> Member:
-    """The member, excluded before any change; its node takes pods again."""
-    if not member.has_changes or member.reason is not None:
-        return member
-    reporter, host = run.session.reporter, member.host.name
-    reason = Problem(rounds.STOPPED, f"{work.NOT_CHANGED}: {run.record.lost}", subject=host)
-    if host in cordoned:
-        reason = work.lift_cordon(run.api, member, reason, reporter.event)
-    report_reason(reporter, host, reason)
-    return member.exclude(reason)
-
-
 def _prove(run: Run, api: Api, members: Members, laps: Laps) -> Members:
     """The members after their proof, with their nodes given back."""
     reporter = run.session.reporter
+
+    def hold_taints(located: Members) -> Members:
+        after = side_by_side(lambda member: run.hold_taint(member, reporter.event, changing=False), located)
+        for now, before in zip(after, located, strict=True):
+            report_reason(reporter, now.host.name, None if before.reason else now.reason)
+        return tuple(after)
 
     def attempt() -> Members:
         walk = Walk(
@@ -185,7 +264,7 @@ def _prove(run: Run, api: Api, members: Members, laps: Laps) -> Members:
             acts=True,
             run=run.prove,
             holder=run.record.owner,
-            taint=lambda located: run.hold_taints(located, changing=False),
+            taint=hold_taints,
             accept=run.accept,
             note=run.record.marks,
             laps=laps,

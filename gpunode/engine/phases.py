@@ -27,11 +27,11 @@ LEAST = 0.5  # seconds that people are shown
 
 
 class Laps:
-    """A stopwatch: `end` adds the time since the last end to a phase."""
+    """A stopwatch: `end` adds the time since the last end, or first since it was `begun`, to a phase."""
 
-    def __init__(self) -> None:
+    def __init__(self, begun: float | None = None) -> None:
         self.seconds: dict[str, float] = {}
-        self._last = time.monotonic()
+        self._last = time.monotonic() if begun is None else begun
 
     def end(self, phase: str) -> float:
         """The seconds that were added."""

@@ -3,23 +3,18 @@
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import TypeAlias
 
 from gpunode.engine import control_plane, converge, impact
 from gpunode.engine.batch_order import Size, split_batches
 from gpunode.engine.fleet import Visit
 from gpunode.engine.impact import Act
-from gpunode.engine.member import Member, Members, update
-from gpunode.engine.reporter import report_reason
+from gpunode.engine.member import Member, Members
 from gpunode.engine.session import Session
 from gpunode.errors import Problem
 from gpunode.host import diff
 from gpunode.links.node import taint
 from gpunode.model import Change, Host, OnEvent, Outcome
 from gpunode.wording import advise, several
-
-# A host right before its changes, which may have to wait for work, and may have another plan then.
-Ready: TypeAlias = Callable[[Member, Visit, OnEvent], Member]
 
 MANY = 5  # batches
 STOPPED = "stopped"  # code: its batch was not begun
@@ -45,26 +40,24 @@ def probe_host(visit: Visit, emit: OnEvent, away: float = 0.0) -> Outcome:
     )
 
 
-def converge_all(
-    session: Session,
-    members: Members,
-    accepted: Mapping[str, frozenset[Act]],
-    ready: Ready = lambda member, _visit, _emit: member,
+def converge_host(
+    visit: Visit,
+    member: Member,
+    accepted: frozenset[Act],
+    emit: OnEvent,
+    ready: Callable[[Member], Member] = lambda member: member,
     record: str = "",
-) -> Members:
-    """The members after all rounds of this run. Changes that are known only after an act come in a later round; a host whose later plan
-    needs an act that was not accepted is stopped before it."""
-
-    def within(member: Member) -> Member:
-        return _stop_unaccepted(member, accepted.get(member.host.name, frozenset()))
-
+) -> Member:
+    """The member after all rounds of this run. Changes that are known only after an act come in a later round; a host whose later plan
+    needs an act that was not accepted is stopped before it. `ready`: right before each round; the plan may be another then."""
     for _ in range(converge.ROUNDS):
-        members = _report_failed(session, members, within)
-        waiting = [member for member in members if _may_change(member)]
-        if not waiting:
-            break
-        members = _apply_round(session, members, waiting, lambda *args: within(ready(*args)), record)
-    return _report_failed(session, members, _fail_unconverged)
+        member = _stop_unaccepted(member, accepted)
+        if not may_change(member):
+            return member
+        member = _stop_unaccepted(ready(member), accepted)
+        if may_change(member) and member.outcome:
+            member = replace(member, outcome=converge.apply(visit, member.outcome, emit, record))
+    return _fail_unconverged(member)
 
 
 def order_batches(
@@ -160,16 +153,8 @@ def _costs(waiting: Sequence[Member]) -> list[str]:
     ]
 
 
-def _report_failed(session: Session, members: Members, judge: Callable[[Member], Member]) -> Members:
-    """The members after `judge`; those that it fails are reported."""
-    after = tuple(map(judge, members))
-    failed = [now.outcome for now, before in zip(after, members, strict=True) if now is not before]
-    session.reporter.failures([outcome for outcome in failed if outcome])
-    return after
-
-
 def _stop_unaccepted(member: Member, accepted: frozenset[Act]) -> Member:
-    if not _may_change(member) or member.outcome is None or member.outcome.plan is None:
+    if not may_change(member) or member.outcome is None or member.outcome.plan is None:
         return member
     changes = member.outcome.plan.changes
     new = impact.describe_unaccepted(changes, accepted)
@@ -186,33 +171,14 @@ def _with_reasons(error: str, changes: Iterable[Change]) -> str:
     return "\n".join((error, *(f"  {diff.headline(change)}: {change.why}" for change in changes)))
 
 
-def _may_change(member: Member) -> bool:
+def may_change(member: Member) -> bool:
+    """True if it has changes and takes part."""
     return member.has_changes and member.reason is None
-
-
-def _apply_round(
-    session: Session, members: Members, waiting: Sequence[Member], ready: Ready, record: str
-) -> Members:
-    """One round: the members after the plans of those that wait were applied, and planned again."""
-    now = {member.host.name: member for member in waiting}
-
-    def apply_plan(visit: Visit, emit: OnEvent) -> Outcome:
-        name = visit.host.name
-        member = now[name] = ready(now[name], visit, emit)
-        assert member.outcome is not None
-        return converge.apply(visit, member.outcome, emit, record) if _may_change(member) else member.outcome
-
-    done = session.each(apply_plan, [member.host for member in waiting])
-    session.reporter.failures(done)
-    after = [replace(now[outcome.host], outcome=outcome) for outcome in done]
-    for member in after:
-        report_reason(session.reporter, member.host.name, member.reason)
-    return update(members, after)
 
 
 def _fail_unconverged(member: Member) -> Member:
     """A host that still has a plan after all rounds is not right."""
-    if not _may_change(member) or member.outcome is None or member.outcome.plan is None:
+    if not may_change(member) or member.outcome is None or member.outcome.plan is None:
         return member
     left = ", ".join(step.step for step in member.outcome.plan.steps if step.changes)
     outcome = replace(

@@ -39,7 +39,17 @@ class Session:
         """Run `task` on every host, `forks` at a time; outcomes in the order of `hosts`. Not `plans`: the command plans nothing,
         so a host that is not in its desired state is reported as one that differs."""
         hosts = self.hosts if hosts is None else hosts
-        done: dict[str, Outcome] = {}
+        return [outcome for part in self.in_parts(task, hosts, plans=plans) for outcome in part]
+
+    def in_parts(
+        self,
+        task: Callable[[Visit, OnEvent], Outcome],
+        hosts: Sequence[Host],
+        ends_part: Callable[[], bool] = lambda: False,
+        *,
+        plans: bool = True,
+    ) -> Iterator[list[Outcome]]:
+        """As `each`, in parts: those that are done whenever `ends_part` is true then. The tasks of the others go on meanwhile."""
 
         def visit_host(host: Host, emit: OnEvent) -> Outcome:
             visit = self.visits[host.name]
@@ -50,15 +60,22 @@ class Session:
                 if len(self.hosts) > self.forks:
                     visit.close()
 
-        with self.reporter.live(hosts):
-            for item in fleet.run(hosts, visit_host, forks=self.forks):
-                if isinstance(item, Outcome):
-                    done[item.host] = item
-                    differs = item.status == "planned" and not plans
-                    self.reporter.outcome(replace(item, status="differs") if differs else item)
-                else:
-                    self.reporter.event(item)
-        return [done[host.name] for host in hosts]
+        items = fleet.run(hosts, visit_host, forks=self.forks)
+        while hosts:
+            done: dict[str, Outcome] = {}
+            with self.reporter.live(hosts):
+                for item in items:
+                    if isinstance(item, Outcome):
+                        done[item.host] = item
+                        differs = item.status == "planned" and not plans
+                        self.reporter.outcome(replace(item, status="differs") if differs else item)
+                    else:
+                        self.reporter.event(item)
+                    if done and ends_part():
+                        break
+            part = [host for host in hosts if host.name in done]
+            hosts = [host for host in hosts if host.name not in done]
+            yield [done[host.name] for host in part]
 
     def for_each_host(
         self,

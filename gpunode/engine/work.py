@@ -5,13 +5,13 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from gpunode.cluster.api import Api, side_by_side
+from gpunode.cluster.api import Api
 from gpunode.cluster.api.watch import repeat, wait_for_api
 from gpunode.engine import converge, impact, nodes
 from gpunode.engine.fleet import Visit, failure
 from gpunode.engine.member import Member, Members
 from gpunode.engine.record import Record
-from gpunode.engine.reporter import Reporter, progress, report_reason, stages
+from gpunode.engine.reporter import Reporter, stages
 from gpunode.engine.session import Session
 from gpunode.errors import ClusterError, HostError, Problem
 from gpunode.links.node import GPU_LABEL, cordon, drain, fetch, labels, taint
@@ -24,6 +24,7 @@ from gpunode.wording import advise, few, lasting, several
 
 BUSY = "busy"  # code: work did not end in time
 CORDONED = "cordoned"  # code: nor could its node be given back
+WAIT = "work"  # what a host's stages are news of, while it waits for that
 API_SECONDS = 600.0  # for which an API server may be away
 NOT_CHANGED, NOT_FINISHED = "not changed", "not finished"
 NAMED = 3
@@ -32,60 +33,42 @@ NAMED = 3
 def clear(
     api: Api | None,
     session: Session,
-    members: Members,
+    member: Member,
+    visit: Visit,
     record: Record,
+    emit: OnEvent,
     *,
     stopped: Callable[[], Problem | None],
-) -> Members:
-    """The members, cordoned and probed again after their work ended or moved away. If that takes too long, or the host
-    cannot be probed or planned any more, the member is excluded and its cordon lifted. Without a node only processes
+) -> Member:
+    """The member, cordoned and probed again after its work ended or moved away; as it is if its changes end no work. If that takes too
+    long, or the host cannot be probed or planned any more, the member is excluded and its cordon lifted. Without a node only processes
     outside Kubernetes are waited for. Idle pods are not waited for: see `clear_again`."""
-    going = [member for member in members if member.has_changes and member.reason is None]
-    heavy = [member for member in going if impact.disturbance(member).ends_gpu_work]
-    reasons: dict[str, Problem] = {}
-    idle_left: dict[str, bool] = {}
-    by_host = {member.host.name: member for member in heavy}
-
-    def clear_host(visit: Visit, emit: OnEvent) -> Outcome:
-        member = by_host[visit.host.name]
-        assert member.outcome is not None
-        node = member.node.name if api and member.node else ""
-        try:
-            if api and node:
-                act = partial(cordon.cordon, api, node, record.owner)
-                repeat(api, act, seconds=API_SECONDS, notify=stages(emit, visit.host.name))
-                record.host(member.host.name, "cordoned")
-            end = wait_for_end(api, member, visit, emit, stopped)
-            outcome, idle_left[member.host.name] = end.outcome, end.idle_pods_left
-            if end.left:
-                reasons[member.host.name] = lift_cordon(api, member, _busy(member, end.left, stopped()), emit)
-                return member.outcome
-            if api and member.node:
-                # The node may have been deleted meanwhile, or uncordoned
-                cordon.cordon(api, node, record.owner)
-                outcome = _pause_plugin(
-                    api, session, replace(member, outcome=outcome), visit, record.owner, emit
-                )
-        except ClusterError as error:
-            reasons[member.host.name] = lift_cordon(api, member, cluster_problem(member, error), emit)
-            return member.outcome
-        except HostError as error:
-            outcome = failure(error)
-        if outcome.problem:  # it has no plan any more
-            return replace(outcome, problem=lift_cordon(api, member, outcome.problem, emit))
-        record.host(member.host.name, "drained")
-        return outcome
-
-    after = {member.host.name: member for member in session.for_each_host(clear_host, heavy)} if heavy else {}
-    for host, reason in reasons.items():
-        report_reason(session.reporter, host, reason)
-    return tuple(
-        replace(
-            after.get(member.host.name, member).exclude(reasons.get(member.host.name)),
-            idle_pods_left=idle_left.get(member.host.name, False),
-        )
-        for member in members
-    )
+    if member.outcome is None or not impact.disturbance(member).ends_gpu_work:
+        return member
+    node = member.node.name if api and member.node else ""
+    idle = False
+    try:
+        if api and node:
+            act = partial(cordon.cordon, api, node, record.owner)
+            repeat(api, act, seconds=API_SECONDS, notify=stages(emit, member.host.name))
+            record.host(member.host.name, "cordoned")
+        end = wait_for_end(api, member, visit, emit, stopped)
+        outcome, idle = end.outcome, end.idle_pods_left
+        if end.left:
+            return member.exclude(lift_cordon(api, member, _busy(member, end.left, stopped()), emit))
+        if api and member.node:
+            # The node may have been deleted meanwhile, or uncordoned
+            cordon.cordon(api, node, record.owner)
+            outcome = _pause_plugin(api, session, replace(member, outcome=outcome), visit, record.owner, emit)
+    except ClusterError as error:
+        return member.exclude(lift_cordon(api, member, cluster_problem(member, error), emit))
+    except HostError as error:
+        outcome = failure(error)
+    if outcome.problem:  # it has no plan any more
+        outcome = replace(outcome, problem=lift_cordon(api, member, outcome.problem, emit))
+        return replace(member, outcome=outcome)
+    record.host(member.host.name, "drained")
+    return replace(member, outcome=outcome, idle_pods_left=idle)
 
 
 def clear_again(
@@ -126,27 +109,21 @@ def release(api: Api, members: Members, run: str) -> None:
 
 
 def taint_until_proven(
-    api: Api, members: Members, run: str, asked: bool, reporter: Reporter, *, changing: bool
-) -> Members:
-    """The members, with the nodes that no pod may use before their proof tainted for this run. `asked`: by the user, for all hosts.
-    `changing`: right before their changes, and only those with changes; a node that cannot be tainted is not changed then."""
-
-    def hold(member: Member) -> Member:
-        if member.node is None or member.reason is not None or (changing and not member.has_changes):
-            return member
-        if not (is_tainted_until_proven(member, asked) or taint.run_of(member.node)):
-            return member
-        act = partial(taint.hold, api, member.node.name, run)
-        try:
-            after = repeat(api, act, seconds=API_SECONDS, notify=progress(reporter))
-        except ClusterError as error:
-            reason = cluster_problem(member, error) if changing else error.problem
-            reason = lift_cordon(api, member, reason, reporter.event) if changing else reason
-            report_reason(reporter, member.host.name, reason)
-            return member.exclude(reason)
-        return replace(member, node=node_of(after)) if after and not changing else member
-
-    return tuple(side_by_side(hold, members))
+    api: Api, member: Member, run: str, asked: bool, emit: OnEvent, *, changing: bool
+) -> Member:
+    """The member, with its node tainted for this run if no pod may use it before its proof. `asked`: by the user, for all hosts.
+    `changing`: right before its changes; if the node cannot be tainted, the member is not changed then."""
+    if member.node is None or member.reason is not None:
+        return member
+    if not (is_tainted_until_proven(member, asked) or taint.run_of(member.node)):
+        return member
+    act = partial(taint.hold, api, member.node.name, run)
+    try:
+        after = repeat(api, act, seconds=API_SECONDS, notify=stages(emit, None))
+    except ClusterError as error:
+        reason = cluster_problem(member, error) if changing else error.problem
+        return member.exclude(lift_cordon(api, member, reason, emit) if changing else reason)
+    return replace(member, node=node_of(after)) if after and not changing else member
 
 
 def is_tainted_until_proven(member: Member, asked: bool) -> bool:
@@ -331,7 +308,7 @@ def wait_for_end(
     mode, seconds = member.host.work, member.host.work_timeout
     if mode == "kill":
         return End("", member.outcome)
-    notify, end = stages(emit, member.host.name, "work"), time.monotonic() + seconds
+    notify, end = stages(emit, member.host.name, WAIT), time.monotonic() + seconds
     emit_probe = emit
     # pods, by uid and by name: that of a static pod's processes is not its object's
     services: set[str] | None = None

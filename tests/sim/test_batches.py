@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from gpunode.engine import history
 from gpunode.sim import faults
 from gpunode.sim.host import kinds
 from gpunode.sim.process import Demo
@@ -239,6 +240,28 @@ def test_a_gpu_pod_is_waited_for_and_the_node_given_back(busy: Demo):
         assert run.wait() == 0, (busy.folder / "out").read_text()
     assert cordoned(api) == []
     assert docker_since(busy, "gpu-2") > before
+
+
+def test_a_host_that_is_free_waits_for_no_other_of_its_batch(busy: Demo):
+    """It is changed, verified and schedulable again, while the job of the other goes on."""
+    api, state, before = client(busy), busy.states["gpu-1"], docker_since(busy, "gpu-2")
+    with state.change() as now:
+        faults.ACTS["runtime"].cause(state, state.machine(), now)
+    with begin(busy, "provision", "inventory.yaml", "--yes", "--batch", "2") as run:
+        until(lambda: ended_as(busy, "gpu-1") == "proven")
+        assert waits(busy, "job")
+        assert "still in use: gpu-2; the batch's other hosts" in (busy.folder / "out").read_text()
+        assert (cordoned(api), docker_since(busy, "gpu-2")) == (["gpu-2"], before)
+        delete(api, "job")
+        assert run.wait() == 0, (busy.folder / "out").read_text()
+    assert (cordoned(api), ended_as(busy, "gpu-2")) == ([], "proven")
+    assert docker_since(busy, "gpu-2") > before
+
+
+def ended_as(demo: Demo, host: str) -> str:
+    """The host's state in the record of the last run."""
+    last = history.last_run(demo.inventory)
+    return last.hosts[host].state if last else ""
 
 
 def test_a_plan_names_the_pods_that_it_disturbs(busy: Demo):

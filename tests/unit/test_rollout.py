@@ -1,5 +1,6 @@
 """What ends a run before its next batch; which hosts count, and which are probed again."""
 
+import threading
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
@@ -128,6 +129,29 @@ def test_an_undone_host_gets_its_node_back_from_an_api_server_that_was_away_mean
     assert [call.args[1] for call in record.host.call_args_list] == ["changed", "undone"]
 
 
+def test_no_host_is_changed_while_others_of_its_batch_are_proven():
+    turns = batch.Turns({"a", "b"})
+    turns.leave("a")
+    assert not turns.begin_proof()  # b may be free at once
+    turns.leave("b")
+    assert turns.begin_proof()
+    changed = threading.Thread(target=turns.take, args=("b",))
+    changed.start()
+    changed.join(0.05)
+    assert changed.is_alive()
+    turns.end_proof()
+    changed.join(60)
+    assert not turns.begin_proof()
+
+
+def test_hosts_that_still_wait_are_given_back_by_a_run_that_breaks():
+    interrupt, broken = mock.Mock(set=False), mock.Mock(side_effect=RuntimeError)
+    run = Run(mock.Mock(), mock.Mock(), mock.Mock(lost=""), interrupt, {}, prove=False, last=broken)
+    with pytest.raises(RuntimeError):
+        batch.finish(run, (Member(Host("a", Ssh("a")), Outcome("a", "right")),))
+    assert run.stopped == batch.BY_INTERRUPT
+
+
 def test_a_host_that_is_lost_before_its_changes_gives_its_node_back(monkeypatch):
     plan = Plan("a", (StepPlan("x", (Reboot("why"),)),))
     member = Member(Host("a", Ssh("a")), Outcome("a", "planned", plan=plan), node=mock.Mock())
@@ -135,8 +159,7 @@ def test_a_host_that_is_lost_before_its_changes_gives_its_node_back(monkeypatch)
     monkeypatch.setattr(work, "wait_for_end", mock.Mock(side_effect=Unreachable("a", "no route")))
     lift = mock.Mock(side_effect=lambda _api, _member, reason, _emit: reason)
     monkeypatch.setattr(work, "lift_cordon", lift)
-    visit, session = mock.Mock(host=member.host), mock.Mock()
-    session.for_each_host = lambda task, _: (replace(member, outcome=task(visit, mock.Mock())),)
-    (after,) = work.clear(mock.Mock(), session, (member,), mock.Mock(), stopped=lambda: None)
+    api, session, visit, record, emit = (mock.Mock() for _ in range(5))
+    after = work.clear(api, session, member, visit, record, emit, stopped=lambda: None)
     assert after.outcome
     assert (after.outcome.status, after.outcome.why, lift.call_count) == ("unreachable", "no route", 1)

@@ -11,6 +11,7 @@ from gpunode.cluster.api import Api
 from gpunode.engine import converge, exit_codes, rounds, work
 from gpunode.engine.batch import Run
 from gpunode.engine.fleet import Visit
+from gpunode.engine.impact import Act
 from gpunode.engine.member import PAUSED, Member
 from gpunode.errors import ClusterError, Problem
 from gpunode.links.node import drain
@@ -109,21 +110,8 @@ def test_work_that_does_not_end_keeps_the_host_from_its_changes(how: Any, waits:
     assert (partly.outcome.status, partly.outcome.why) == ("failed", f"not finished: {why}")
 
 
-class Session:
-    """One host; what is told of it is not of interest."""
-
-    def __init__(self) -> None:
-        self.reporter = self
-
-        self.failed: list[str] = []
-
-    def failures(self, outcomes: Any) -> None:
-        self.failed += [outcome.why for outcome in outcomes if outcome.status == "failed"]
-
-    def problem(self, error: Any, host: str) -> None: ...
-
-    def each(self, task: Any, hosts: Any) -> list[Outcome]:
-        return [task(cast("Visit", type("Visit", (), {"host": host})()), lambda _: None) for host in hosts]
+def converged(before: Member, accepted: frozenset[Act] = frozenset(), **ready: Any) -> Member:
+    return rounds.converge_host(cast("Visit", None), before, accepted, lambda _: None, **ready)
 
 
 @pytest.mark.parametrize(
@@ -159,28 +147,21 @@ def test_every_round_asks_before_it_changes_anything(later: Any, monkeypatch):
         done.append("apply")
         return replace(outcome, status="changed", applied=outcome.plan.changes, plan=plans.pop(0))
 
-    def ready(waiting: Member, *_: Any) -> Member:
+    def ready(waiting: Member) -> Member:
         done.append("ask")
         return waiting
 
     monkeypatch.setattr(converge, "apply", apply)
     shown = frozenset({("write", "files"), ("reboot", "")})
-    (after,) = rounds.converge_all(
-        cast("Any", Session()), (member(WriteFile("/etc/x", "", "why")),), {"h": shown}, ready
-    )
+    after = converged(member(WriteFile("/etc/x", "", "why")), shown, ready=ready)
     assert done == ["ask", "apply", "ask", "apply"]
     assert after.outcome.status == "changed"
 
-    def another(waiting: Member, *_: Any) -> Member:
+    def another(waiting: Member) -> Member:
         return replace(waiting, outcome=member(Service("docker.service", "why", restart=True)).outcome)
 
     done.clear()
-    (after,) = rounds.converge_all(
-        cast("Any", Session()),
-        (member(WriteFile("/etc/x", "", "why")),),
-        {"h": frozenset({("write", "files")})},
-        another,
-    )
+    after = converged(member(SAME), frozenset({("write", "files")}), ready=another)
     assert done == []
     assert after.outcome.why == (
         "the host now needs more than the plan showed: restart docker.service\n  restart docker: why"
@@ -204,17 +185,13 @@ def test_a_host_that_stops_between_rounds_ends_with_its_cause(rounds_of: list[An
         "apply",
         lambda _, outcome, *_more: replace(outcome, status="changed", plan=plans.pop(0)),
     )
-    session = Session()
-    (after,) = rounds.converge_all(
-        cast("Any", session), (member(SAME),), {"h": frozenset({("write", "files")})}
-    )
-    assert session.failed == [after.outcome.why] == [why]
+    after = converged(member(SAME), frozenset({("write", "files")}))
+    assert (after.outcome.status, after.outcome.why) == ("failed", why)
 
 
 def test_a_host_that_is_excluded_before_its_changes_is_not_reported_as_failed():
-    session, out = Session(), member(REBOOT).exclude(Problem(rounds.STOPPED, "not changed: another plan"))
-    assert rounds.converge_all(cast("Any", session), (out,), {}) == (out,)
-    assert session.failed == []
+    out = member(REBOOT).exclude(Problem(rounds.STOPPED, "not changed: another plan"))
+    assert converged(out) is out
 
 
 def test_a_pod_that_runs_by_the_time_that_others_have_left_the_gpus_is_waited_for(monkeypatch):

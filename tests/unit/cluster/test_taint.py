@@ -147,9 +147,7 @@ def test_a_node_is_tainted_before_its_changes_by_an_api_server_that_goes_away_me
     api: Api, fake: FakeApi, monkeypatch
 ):
     plan = Plan("a", (StepPlan("driver", (Reboot("the driver"),)),))
-    members = (
-        Member(Host("a", Ssh("a")), Outcome("a", "planned", plan=plan), nodes.parse(add_node(fake, "a"))),
-    )
+    member = Member(Host("a", Ssh("a")), Outcome("a", "planned", plan=plan), nodes.parse(add_node(fake, "a")))
     hold, away = taint.hold, iter([ApiConnectionLost("it is away")])
 
     def hold_or_fail(*given: Any) -> Any:
@@ -158,8 +156,7 @@ def test_a_node_is_tainted_before_its_changes_by_an_api_server_that_goes_away_me
         return hold(*given)
 
     monkeypatch.setattr(taint, "hold", hold_or_fail)
-    reporter = report.make(json=True, quiet=True)
-    assert work.taint_until_proven(api, members, RUN, True, reporter, changing=True) == members
+    assert work.taint_until_proven(api, member, RUN, True, lambda _: None, changing=True) == member
     assert of(fake) == [own(RUN)]
 
 
@@ -219,9 +216,9 @@ def test_an_acceptance_that_ends_after_the_plan_closes_no_node_of_its_batches(
     """All of a fleet were accepted at once: the batches let no more nodes close than the plan found."""
     planned = [accepted_until(fake, 100.0)]
     monkeypatch.setattr(accepted, "closes_again", lambda *_: False)
-    members = impact.find_impact(api, "", planned, impact.locate(api, planned, INVENTORY), strict=True)
+    (member,) = impact.find_impact(api, "", planned, impact.locate(api, planned, INVENTORY), strict=True)
     monkeypatch.undo()
-    work.taint_until_proven(api, members, RUN, True, report.make(json=True, quiet=True), changing=False)
+    work.taint_until_proven(api, member, RUN, True, lambda _: None, changing=False)
     assert of(fake) == []
 
 
@@ -239,15 +236,13 @@ def test_without_a_proof_no_node_is_tainted_by_its_inventory(
     def fail(walk: Walk, members: Members) -> Members:
         return tuple(member.exclude(Problem("failed", "no proof")) for member in walk.taint(members))
 
-    monkeypatch.setattr(work, "clear", lambda _api, _session, members, _record, stopped: members)
-    monkeypatch.setattr(rounds, "converge_all", lambda _session, members, *_: members)
     monkeypatch.setattr(batch, "prove", fail)
     session = SimpleNamespace(reporter=report.make(json=True, quiet=True), inventory=None)
     record = SimpleNamespace(
         id=RUN, owner="ada", begun=(), lost="", host=lambda *_: None, marks=lambda *_: None
     )
     run = Run(cast(Any, session), api, cast(Any, record), cast(Any, None), {}, prove=proves)
-    outcome = Outcome("a", "changed", plan=Plan("a", (StepPlan("packages", (Reboot("the driver"),)),)))
+    outcome = Outcome("a", "changed", applied=(Reboot("the driver"),))
     node = nodes.parse(next(iter(fake.all("Node"))))
     batch.finish(run, (Member(Host("a", Ssh("a"), taint_until_verified=True), outcome, node),))
     assert of(fake) == after

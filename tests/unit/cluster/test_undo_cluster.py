@@ -2,7 +2,6 @@
 
 import itertools
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 from unittest import mock
@@ -225,11 +224,10 @@ def test_an_undo_removes_no_toolkit_while_the_plugin_stays_unless_the_kubelet_is
     monkeypatch.setattr(work, "wait_for_end", wait_for_end)
     monkeypatch.setattr(work.converge, "probe_and_plan", lambda *_: outcome)
     session = mock.Mock(inventory=Inventory("", (), Cluster()))
-    session.for_each_host = lambda do, several: [
-        replace(each, outcome=do(mock.Mock(host=each.host), lambda _: None)) for each in several
-    ]
     member = Member(BEFORE, outcome, stuck)
-    (after,) = work.clear(runs.api, session, (member,), runs.begin(), stopped=lambda: None)
+    after = work.clear(
+        runs.api, session, member, mock.Mock(), runs.begin(), lambda _: None, stopped=lambda: None
+    )
     assert after.reason is None if reason is None else after.reason and after.reason.what.startswith(reason)
     assert node(runs.api).labels[OWN] == label
     assert (cordon.TAINT in node(runs.api).taints) is (label == "paused")
@@ -313,7 +311,9 @@ def test_the_taint_of_an_earlier_run_that_the_run_took_over_is_back(runs: Runs, 
     made = runs.begin()
     run = batch.Run(mock.Mock(), runs.api, made, mock.Mock(), {}, prove=True, taint=True)
     for changing in (False, True):
-        run.hold_taints((Member(BEFORE, Outcome("a", "right"), node(runs.api)),), changing=changing)
+        run.hold_taint(
+            Member(BEFORE, Outcome("a", "right"), node(runs.api)), lambda _: None, changing=changing
+        )
     assert taint.run_of(node(runs.api)) == made.id
     recorded = history.read(made.path)
     planned = undo_cluster.plan(recorded.marks, node(runs.api))
