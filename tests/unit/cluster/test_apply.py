@@ -256,11 +256,11 @@ def test_a_runtime_class_that_others_name_stays(api: Api, fake: FakeApi, told: l
         "TrainRuntime torch": foreign("TrainRuntime", "torch", None, spec=TEMPLATE),
         "DaemonSet gpunode/a-copy": by_gpunode("DaemonSet", "a-copy", NS) | {"spec": TEMPLATE},
     }.items():
-        fake.put(item)
+        put = fake.put(item)
         told.clear()
         assert "RuntimeClass nvidia" not in apply.find_removable(api, ALL, notify=told.append)
         assert told[0] == (stays := f"RuntimeClass nvidia stays: it is named by {user}")
-        fake.drop(path(item["kind"], item["metadata"].get("namespace"), item["metadata"]["name"]))
+        fake.drop(path(put["kind"], put["metadata"].get("namespace"), put["metadata"]["name"]))
     fake.put(item)
     assert "RuntimeClass nvidia" not in apply.remove(api, ALL, seconds=60, notify=told.append)
     assert told.count(stays) == 2
