@@ -45,7 +45,7 @@ class Stamp:
             return f"{few(self.failed, 2) or 'the host'} failed it"
         if self.is_ahead(now):
             date = time.strftime("%Y-%m-%d", time.gmtime(self.at))
-            return f"it is dated {date}, which is in the future: check the clock of this computer and of the one that measured"
+            return f"it is dated {date}, which is in the future: check the clocks of this computer and of the measuring computer"
         if now >= self.until:
             return f"it ran out {describe_age(now - self.until)}"
         if driver and driver != self.driver:

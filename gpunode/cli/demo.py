@@ -49,7 +49,7 @@ def demo(
         bool,
         typer.Option(
             "--keep",
-            help="Leave it running under a name, and print commands to try. `gpunode demo start` has one at once.",
+            help="Leave it running under a name, and print commands to try. `gpunode demo start` does so without the show.",
         ),
     ] = False,
 ) -> None:

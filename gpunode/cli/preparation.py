@@ -220,7 +220,7 @@ def keys(
     )
     if fingerprints and all(len(source.fingerprint) == repositories.WHOLE for source in sources):
         reporter.note(
-            "--fingerprint was not used: gpunode knows the whole fingerprint of both keys, and only that one counts."
+            "--fingerprint was not used: gpunode uses the whole fingerprints that it knows of both keys."
         )
     mine = {each: f", fingerprint: {each}" for each in fingerprints}
     lines = [

@@ -262,7 +262,7 @@ def _check_reviewed(
     session.reporter.rows("deviation", ("host", "code", "what"), rows)
     if yes:
         raise StalePlan(
-            "the plan differs from the reviewed one, and --yes accepts only that one; nothing was changed",
+            "the plan differs from the reviewed plan, and --yes accepts only the latter; nothing was changed",
             hint=hint,
         )
     return False

@@ -132,7 +132,7 @@ def _disable(session: Session, api: Api, held: Held, *, yes: bool) -> int:
     everything = deployment.all_objects(namespace)
     asking = deployment.asking_nodes(api)
     if not apply.find_removable(api, everything, notify=notify) and not asking:
-        text = "nothing is enabled: the cluster has no extender, and no scheduler asks one"
+        text = "nothing to disable: the cluster has no extender, and no scheduler asks for it"
         reporter.total(text, {"schedulers": 0, "removed": 0})
         return 0
     share = session.inventory.cluster.share

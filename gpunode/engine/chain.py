@@ -111,8 +111,7 @@ def _refuse_lost_driver(host: Host, facts: Facts, desired: Desired, why: str) ->
     raise Refused(
         host.name,
         f"a reboot is needed, and kernel {driver.ahead}, which boots next, has no nvidia module: {driver.ahead_why}\n{why}",
-        hint=f"Build its module (`dkms autoinstall -k {driver.ahead}`), or make kernel {facts.kernel} "
-        "the next one (`grubby --set-default`, GRUB_DEFAULT) if it has one. Then run again.",
+        hint=f"Build its module (`dkms autoinstall -k {driver.ahead}`), or boot kernel {facts.kernel} next (`grubby --set-default`, GRUB_DEFAULT) if it has the module. Then run again.",
         layer="module",
     )
 

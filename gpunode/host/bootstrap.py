@@ -174,7 +174,7 @@ def explain(
             return AgentUnusable(
                 host,
                 f"its only python3 is {line.split(maxsplit=1)[1]}, which gpunode does not run as root unasked",
-                hint="Install the distribution's python3, set `python:` to that one in the inventory, or log in as root.",
+                hint="Install the distribution's python3, set `python:` to its path in the inventory, or log in as root.",
             )
         if line.startswith(_NOT_THERE):
             return AgentUnusable(

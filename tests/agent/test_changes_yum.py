@@ -138,7 +138,7 @@ FAILURES: Mapping[str, tuple[str, int, str]] = {
         "Downloading packages:\nhttp://mirror.example/kmod.rpm: [Errno -1] Package does not match intended download. "
         "Suggestion: run yum --enablerepo=gpunode-driver clean metadata\nTrying other mirror.\n",
         1,
-        "yum fetched a file that is not the one its index names: http://mirror.example/kmod.rpm",
+        "yum fetched a file that does not match its index: http://mirror.example/kmod.rpm",
     ),
     "repository-unsigned": (
         "Public key for kmod-nvidia-branch-460-3.10.0-1160.r460.106.00.el7.x86_64.rpm is not installed\n"

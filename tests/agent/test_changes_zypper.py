@@ -157,7 +157,7 @@ FAILURES: Mapping[str, tuple[int, str, str]] = {
     "repository-damaged": (
         8,
         "Digest verification failed for file 'nvidia-compute-utils-G06.rpm'",
-        "zypper fetched a file that is not the one its index names: Digest verification failed",
+        "zypper fetched a file that does not match its index: Digest verification failed",
     ),
     "version-locked": (
         4,

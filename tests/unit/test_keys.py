@@ -128,7 +128,7 @@ def test_what_is_fetched_and_a_fingerprint_that_does_not_count_are_named(mirror:
     words = ["keys", "debian12", "--driver", f"{mirror}/k.pub", "--toolkit", "brought"]
     done = CliRunner().invoke(app, [*words, "--fingerprint", f"{7:040}"])
     assert done.stderr.startswith(f"Fetching {mirror}/k.pub\n")
-    assert "--fingerprint was not used: gpunode knows the whole" in done.stderr
+    assert "--fingerprint was not used: gpunode uses the whole" in done.stderr
     assert "--fingerprint was not used" not in CliRunner().invoke(app, words).stderr
 
 

@@ -132,7 +132,7 @@ def test_disable_where_nothing_is_enabled_says_so_and_visits_no_host(
             share._disable(session, api, held, yes=False)
         return
     assert share._disable(session, api, held, yes=False) == 0
-    assert reporter.total.call_args.args[0].startswith("nothing is enabled")
+    assert reporter.total.call_args.args[0].startswith("nothing to disable")
 
 
 @pytest.mark.parametrize(

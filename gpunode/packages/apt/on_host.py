@@ -57,7 +57,7 @@ def refresh(this: Run) -> None:
             "repository-unreachable": "apt could not fetch from %s: %s",
             "repository-unsigned": "apt does not trust the signature of %s: %s",
             "repository-sha1": "apt refuses the signature of %s: %s",
-            "repository-damaged": "apt got a file of %s that is not the one its index names: %s",
+            "repository-damaged": "apt got a file of %s that does not match its index: %s",
             "repository-expired": "the index of %s %s",
         }[code] % (uri, message)
         if any((uri + "/").startswith(mine + "/") for mine in own):

@@ -263,7 +263,7 @@ def failure_of_dnf(this: Run, text: str, specs: List[Message]) -> Failure:
     damaged = re.search(r"^.*(?:%s).*" % DAMAGED.pattern, text, re.M)
     if damaged:
         prefix = fetch.group(1).partition(": ")[0] + ": " if fetch else ""
-        sentence = "%s fetched a file that is not the one its index names: %s%s"
+        sentence = "%s fetched a file that does not match its index: %s%s"
         values = (dialect().program, prefix, damaged.group(0).strip())
         return Failure("repository-damaged", sentence % values, detail)
     if fetch:

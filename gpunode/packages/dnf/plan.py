@@ -52,7 +52,7 @@ def plan_sources(facts: Facts, desired: Desired) -> tuple[Change, ...]:
         return ()
     if files.exists(facts, OSTREE):
         raise CannotPlan(
-            "the system is an image (ostree, bootc): packages vanish with the next one",
+            "the system is an image (ostree, bootc): packages vanish with the next image",
             hint="Build driver and toolkit into the image and set `driver: none` and `toolkit: none`.",
         )
     # A stream has all versions of a branch but only the newest kmod-nvidia-*-dkms (cuda-repo-management/genmodules.py).

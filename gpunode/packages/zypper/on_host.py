@@ -219,7 +219,7 @@ def failure_of_zypper(this: Run, status: int, text: str, arguments: List[str]) -
     if re.search(r"is locked|conflicts with .* lock|\(un\)?lock", text):
         return Failure("version-locked", "a lock of the host is in the way: " + error, detail)
     if DAMAGED.search(text):
-        sentence = "zypper fetched a file that is not the one its index names: "
+        sentence = "zypper fetched a file that does not match its index: "
         return Failure("repository-damaged", sentence + error, detail)
     if re.search(r"Signature verification failed|not signed|GPG check", text):
         return Failure("repository-unsigned", "zypper cannot check the signature: " + error, detail)
