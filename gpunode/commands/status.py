@@ -138,16 +138,14 @@ def leave_taken_back(
     usages = tuple(usages)
     silent = {usage.node for usage in usages if usage.reason and usage.reason.code == NO_PLUGIN}
     hosts = [Member(host) for host in session.hosts] if silent else []
-    names = [member.host.name for member in hosts]
-    back = history.find_taken_back(Path(session.inventory.path), names) if names else {}
-    members = nodes.locate(api, hosts, seconds=0, notify=lambda _: None) if back else ()
-    gone = {
-        member.node.name: member.host.name
-        for member in members
-        if member.node and member.node.name in silent and member.host.name in back
-    }
-    left = tuple(usage for usage in usages if usage.node not in gone)
-    return left, {host: back[host] for host in gone.values()}
+    members = nodes.locate(api, hosts, seconds=0, notify=lambda _: None) if hosts else ()
+    placed = {member.host.name: member.node.name for member in members if member.node}
+    bare = [host for host, node in placed.items() if node in silent]
+    back = (
+        history.find_taken_back(Path(session.inventory.path), bare) if bare else {}
+    )  # which may read all records
+    gone = {placed[host] for host in back}
+    return tuple(usage for usage in usages if usage.node not in gone), back
 
 
 def _usage_by_claims(api: Api, there: Sequence[Object], only: Sequence[str] | None) -> dict[str, NodeUsage]:

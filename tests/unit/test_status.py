@@ -184,13 +184,15 @@ def test_a_right_that_is_missing_for_all_nodes_is_named_once(monkeypatch):
 
 def test_a_host_that_was_forgotten_is_neither_unknown_nor_a_failure(monkeypatch):
     silent = NodeUsage("n1", reason=Problem("no-plugin", "none runs there"))
-    host = Host("h1", Ssh("h1"))
-    placed = (SimpleNamespace(host=host, node=SimpleNamespace(name="n1")),)
-    monkeypatch.setattr(overlook.history, "find_taken_back", lambda *_: {"h1": "forgotten 27 Nov"})
+    hosts = (Host("h1", Ssh("h1")), Host("h2", Ssh("h2")))
+    placed = [SimpleNamespace(host=host, node=SimpleNamespace(name=f"n{host.name[1:]}")) for host in hosts]
+    back = mock.Mock(return_value={"h1": "forgotten 27 Nov"})
+    monkeypatch.setattr(overlook.history, "find_taken_back", back)
     monkeypatch.setattr(overlook.nodes, "locate", lambda *_, **__: placed)
-    session = SimpleNamespace(hosts=(host,), inventory=Inventory("", (host,), Cluster()))
+    session = SimpleNamespace(hosts=hosts, inventory=Inventory("", hosts, Cluster()))
     usages = overlook.leave_taken_back(mock.Mock(), session, (silent, NodeUsage("n2")))
     assert usages == ((NodeUsage("n2"),), {"h1": "forgotten 27 Nov"})
+    assert back.call_args.args[1] == ["h1"]  # of others no record is read
 
 
 @pytest.mark.parametrize(
