@@ -67,10 +67,10 @@ class MemorySharing:
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """How a field of Config is set: its type as text, the help, its names and choices."""
+    """How a field of Config is set: its type, the help, its names and choices."""
 
     field: str
-    kind: str
+    kind: Any
     help: str
     choices: tuple[str, ...] = ()
     flags: tuple[str, ...] = ()  # besides the field's name
@@ -286,9 +286,7 @@ LEAST = 0.1  # seconds; a shorter interval keeps a core busy
 
 
 OPTIONS = tuple(
-    Option(setting.name, str(setting.type), **setting.metadata)
-    for setting in fields(Config)
-    if setting.metadata
+    Option(setting.name, setting.type, **setting.metadata) for setting in fields(Config) if setting.metadata
 )
 
 
@@ -302,11 +300,11 @@ def meant(name: str, known: Sequence[str]) -> str:
 
 def parse_option(option: Option, text: str) -> Any:
     """The value of `text` for `option`. Raises ValueError with the problem."""
-    if option.kind == "bool":
+    if option.kind is bool:
         if text.lower() not in ("true", "false", "1", "0"):
             raise ValueError(f"{text!r} is neither true nor false")
         return text.lower() in ("true", "1")
-    if option.kind == "float":
+    if option.kind is float:
         try:
             number = float(text)
         except ValueError:
@@ -323,7 +321,7 @@ def parse_option(option: Option, text: str) -> Any:
         and not (re.fullmatch("[0-9]{1,5}", port) and int(port) < 65536)
     ):
         raise ValueError(f"expected [host]:port, found {text!r}")
-    several = option.kind.startswith("tuple")
+    several = option.kind == tuple[str, ...]
     values = [word.strip() for word in text.split(",")] if several else [text]
     for value in values:
         if option.choices and value not in option.choices:

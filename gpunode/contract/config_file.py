@@ -163,7 +163,7 @@ def _leaves(document: Document) -> Iterator[tuple[Where, Any]]:
 
 
 def _option(document: Document, where: Where, value: Any, option: Option) -> Any:
-    several = option.kind.startswith("tuple")
+    several = option.kind == tuple[str, ...]
     if isinstance(value, dict) or (isinstance(value, list) and not several):
         raise Wrong(where, f"expected {'words' if several else 'one value'}, found {kind(value)}")
     places = [(*where, number) for number in range(len(value))] if isinstance(value, list) else [where]
@@ -171,7 +171,7 @@ def _option(document: Document, where: Where, value: Any, option: Option) -> Any
         if place not in document.written:
             raise Wrong(place, "expected a word, found a list or mapping")
     text = ",".join(document.written[place] for place in places)
-    if option.kind == "bool":
+    if option.kind is bool:
         text = BOOLEANS.get(text.lower(), text)
     try:
         return parse_option(option, text)

@@ -91,7 +91,7 @@ def _parser(program: str) -> "argparse.ArgumentParser":
     )
     for option in OPTIONS:
         names = (option.flag, *(f"--{flag}" for flag in option.flags))
-        if option.kind == "bool":
+        if option.kind is bool:
             parser.add_argument(
                 *names, dest=option.field, nargs="?", const="true", metavar="BOOL", help=option.help
             )
