@@ -359,8 +359,8 @@ def label(
     if not (accelerator or features):
         raise UsageError(
             "no label is chosen",
-            hint="Choose --accelerator: `gpunode label --accelerator inventory.yaml`; or count a resource: `gpunode label --resource NAME=COUNT`. Other labels are written by `labels:` in the "
-            "inventory, or `kubectl label node`.",
+            hint="Choose --accelerator, --features or --resource NAME=COUNT: `gpunode label --accelerator inventory.yaml`. "
+            "Other labels are written by `labels:` in the inventory, or `kubectl label node`.",
         )
     if common.alone:
         load_inventory(common.inventory, common.origin)  # models come from hosts: explained with an example

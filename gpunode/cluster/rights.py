@@ -1,6 +1,7 @@
 """The rights that the kubeconfig's user needs, asked of the API server before any change."""
 
 import json
+import re
 import secrets
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -182,6 +183,17 @@ def name_all(missing: Iterable[Right]) -> list[str]:
     return [replace(right, verb="/".join(some)).text for right, some in verbs.items()]
 
 
+def sum_up(missing: Sequence[Right]) -> Iterator[str]:
+    """The rights, a line each namespace, without API groups: `cluster: get/list nodes; create pods/eviction`."""
+    for scope in sorted({right.namespace for right in missing}):
+        groups: dict[str, list[str]] = {}
+        for text in name_all(replace(right, namespace="") for right in missing if right.namespace == scope):
+            verbs, _, resource = text.partition(" ")
+            groups.setdefault(verbs, []).append(re.sub(r"\.[^/]*", "", resource))
+        some = "; ".join(f"{verbs} {', '.join(names)}" for verbs, names in groups.items())
+        yield f"{f'namespace {scope}' if scope else 'cluster'}: {some}"
+
+
 def match_refused(rights: Iterable[Right], refused: Mapping[str, str | None]) -> tuple[Right, ...]:
     """Those of the rights without which a request is refused in these words."""
     name, mark, part = (refused["resource"] or "").partition("/")
@@ -210,13 +222,14 @@ def lacks(missing: Sequence[Right], outcome: str = "", user: str = UNKNOWN) -> C
     whom = "" if user != UNKNOWN else ", with the user's name for USER"
     absent = [scope for scope in scopes if scope and scope not in EXISTING]  # perhaps
     made = "".join(f"kubectl get namespace {name} || kubectl create namespace {name}\n" for name in absent)
-    names, count = name_all(missing), several(len(missing), "right")
+    names, count, listed = name_all(missing), several(len(missing), "right"), ""
     message = f"the Kubernetes API does not let this user {', '.join(names)}{outcome}"
     if len(names) > NAMED:  # the roles below name them all
         message = f"{outcome.lstrip(': ')}{outcome and ': '}{whose} lacks {count}"
+        listed = "".join(f"{line}\n" for line in sum_up(missing))
     error = ClusterError(
         message,
-        hint=f"An administrator of the cluster grants this{whom}:\n{made}kubectl apply -f - <<'END'\n{objects}\nEND\n"
+        hint=f"{listed}An administrator of the cluster grants this{whom}:\n{made}kubectl apply -f - <<'END'\n{objects}\nEND\n"
         f"All that gpunode may need: {page('safety#rights')}",
         code=NO_RIGHTS,
     )

@@ -16,6 +16,7 @@ from gpunode.contract.usage import Gpu
 from gpunode.engine import converge, history, nodes
 from gpunode.engine.exit_codes import REFUSED
 from gpunode.engine.member import Member, outcomes
+from gpunode.engine.record import BEGUN
 from gpunode.engine.reporter import (
     Bytes,
     Celsius,
@@ -85,6 +86,7 @@ def show_status(
     }
     fresh()
     reporter.rows("gpu", COLUMNS, table)
+    usages = _note_run(session, usages) if hosts else usages
     if names := nodes_with_processes(usages):
         if hosts:
             show_processes(api, session, names)
@@ -129,6 +131,22 @@ def show_status(
     if missing or owned or numbers["unhealthy"] or numbers["unknown"] > len(refused):
         return 1
     return REFUSED if refused else 0
+
+
+def _note_run(session: Session, usages: tuple[NodeUsage, ...]) -> tuple[NodeUsage, ...]:
+    """Note the run under way, or cut off; the usages, with its command as the fix of nodes that it left."""
+    run = history.find_current(Path(session.inventory.path))
+    if run is None:
+        return usages
+    session.reporter.note(history.note_current(run))
+    left = () if history.is_running(run) else run.in_state(*BEGUN)
+    fix = advise("`gpunode resume` continues the run that was cut off there.")
+    return tuple(
+        replace(usage, reason=replace(usage.reason, fix=fix))
+        if usage.reason and usage.node in left
+        else usage
+        for usage in usages
+    )
 
 
 def leave_taken_back(

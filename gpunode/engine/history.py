@@ -15,6 +15,7 @@ from gpunode.engine.record import (
     BAD,
     BEGUN,
     DONE,
+    FINISHED,
     FORGOTTEN,
     FORMAT,
     LAST,
@@ -34,7 +35,7 @@ from gpunode.errors import GpunodeError, UnexpectedAnswer, UsageError
 from gpunode.host import answers
 from gpunode.local.files import runs_folder
 from gpunode.model import Title
-from gpunode.wording import Advice, Command, about, advise, few
+from gpunode.wording import Advice, Command, about, advise, few, several
 
 
 def is_running(run: RecordedRun) -> bool:
@@ -269,6 +270,23 @@ def mean_seconds(inventory: Path) -> dict[str, float]:
         for phase, value in host.items():
             seconds.setdefault(phase, []).append(value)
     return {phase: sum(values) / len(values) for phase, values in seconds.items()}
+
+
+def find_current(inventory: Path) -> RecordedRun | None:
+    """The newest run of this inventory, if it is under way or was cut off while it changed a host; not a `forget` that was cut off."""
+    run = next(_newest_first(inventory, every=True), None)
+    if run and (is_running(run) or (run.in_state(*BEGUN) and not run.options.command)):
+        return run
+    return None
+
+
+def note_current(run: RecordedRun) -> str:
+    """How far `find_current` is."""
+    batch = f"batch {run.batch.batch} of {run.batch.of}, " if run.batch else ""
+    done = f"{batch}{len(run.in_state(*FINISHED))} of {several(len(run.hosts), 'host')} done."
+    if is_running(run):
+        return f"Run {run.id} goes on: {done}"
+    return advise(f"Run {run.id} was cut off: {done} `gpunode resume` continues it.")
 
 
 def find_unfinished(inventory: Path) -> tuple[str, ...]:

@@ -113,7 +113,9 @@ def _judge(usage: NodeUsage, progress: Progress | None, *, running: bool) -> tup
     if progress and progress.state in BAD:
         return "bad", progress.state, progress.why
     if progress and progress.state in BEGUN:
-        return ("working" if running else "bad"), progress.state, "" if running else "the run was cut off"
+        if running:
+            return "working", progress.state, ""
+        return "bad", "unfinished", f"the run was cut off while {progress.state}; `gpunode resume` continues"
     if progress and progress.state in NOT_DONE:
         return "waiting", progress.state, progress.why
     if usage.reason:

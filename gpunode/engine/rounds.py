@@ -12,6 +12,7 @@ from gpunode.engine.member import Member, Members
 from gpunode.engine.session import Session
 from gpunode.errors import Problem
 from gpunode.host import diff
+from gpunode.links.driver.plan import later_driver
 from gpunode.links.node import taint
 from gpunode.model import Change, Host, OnEvent, Outcome
 from gpunode.wording import advise, several
@@ -141,7 +142,9 @@ def _costs(waiting: Sequence[Member]) -> list[str]:
     pods = sum(len(effect.pods or ()) for effect in busy)
     unknown = sum(effect.pods is None for effect in busy)
     processes = sum(len(effect.processes) for effect in busy)
+    older = sum(map(_is_downgraded, waiting))
     return [
+        *([several(older, "downgrade") + " of the driver"] if older else []),
         *([several(reboots, "reboot")] if reboots else []),
         *([f"{several(tried, 'driver reload')} (reboot if that fails)"] if tried else []),
         *([several(reloads, "driver reload")] if reloads else []),
@@ -151,6 +154,12 @@ def _costs(waiting: Sequence[Member]) -> list[str]:
         *([f"pods unknown on {several(unknown, 'host')}"] if unknown else []),
         *([] if busy else ["0 pods disturbed"]),
     ]
+
+
+def _is_downgraded(member: Member) -> bool:
+    """Whether the plan brings an older driver than the loaded one."""
+    desired = member.outcome.desired if member.outcome else None
+    return bool(desired and desired.driver and member.facts and later_driver(member.facts, desired.driver))
 
 
 def _stop_unaccepted(member: Member, accepted: frozenset[Act]) -> Member:

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from gpunode.cluster.objects.difference import Difference
+from gpunode.links.node import GPU_LABEL
 from gpunode.planning import writers
 from gpunode.report.plain import CHANGE, INDENT, Part, line_style
 from gpunode.wording import few
@@ -18,6 +19,22 @@ DO: Mapping[str, str] = {
     "replaced": "replace",
 }
 SIGNS: Mapping[str, tuple[str, str]] = {"created": ("+", "green"), "removed": ("-", "red")}
+# What an object of the device plugin is for, by its kind; of the second DaemonSet by its name.
+PURPOSE: Mapping[str, str] = {
+    "Namespace": "for the device plugin and test pods",
+    "ServiceAccount": "the device plugin's pods run as it",
+    "Role": "events about nodes are in this namespace; the device plugin writes some",
+    "RoleBinding": "gives the device plugin this role",
+    "ClusterRole": "the device plugin publishes its GPUs on its node",
+    "ClusterRoleBinding": "gives the device plugin this role",
+    "ValidatingAdmissionPolicy": "a plugin may write to its own node only",
+    "ValidatingAdmissionPolicyBinding": "puts this policy in force",
+    "ConfigMap": "the device plugin's configuration",
+    "RuntimeClass": "leads pods to NVIDIA's runtime where it is not the default",
+    "DaemonSet": "runs the device plugin where NVIDIA's runtime is the default",
+    "gpunode-device-plugin-class": "runs the device plugin where only RuntimeClass nvidia leads to NVIDIA's runtime",
+    "Node": "the device plugin runs on nodes with gpunode.dev/gpu",
+}
 LINES = 12  # of a diff; a longer one is shown where it is asked for
 FEW = 3  # fields shown per manager
 PODS = 10
@@ -36,7 +53,7 @@ def cluster_lines(context: str, differences: Sequence[Difference], *, diff: bool
         what = " and ".join(other.what for other in same)
         whole = diff or (diff is None and not is_folded(sample))
         like = known.setdefault((sample.action, sample.title.kind), sample)
-        yield from _change(name, _beside(like, sample), what, whole=whole)
+        yield from _change(name, _beside(like, sample), what, whole=whole, why=bool(diff))
         name = ""
     alike: dict[tuple[str, ...], list[Difference]] = {}
     for difference in differences:
@@ -45,7 +62,7 @@ def cluster_lines(context: str, differences: Sequence[Difference], *, diff: bool
     name = "nodes"
     for first, *more in alike.values():
         what = ", ".join([first.what, *(other.title.name for other in more)])
-        yield from _change(name, first, what, whole=True)
+        yield from _change(name, first, what, whole=True, why=bool(diff))
         name = ""
     pods = [difference for difference in differences if difference.action == "replaced"]
     if pods:
@@ -83,7 +100,9 @@ def _beside(other: Difference, difference: Difference) -> Difference:
     return replace(difference, lines=(f"the same as {other.what} but for:", *differs))
 
 
-def _change(name: str, difference: Difference, what: str, *, whole: bool) -> Iterator[Part]:
+def _change(
+    name: str, difference: Difference, what: str, *, whole: bool, why: bool = False
+) -> Iterator[Part]:
     yield from (
         "   ",
         (f"{name:<11}", "dim"),
@@ -91,9 +110,21 @@ def _change(name: str, difference: Difference, what: str, *, whole: bool) -> Ite
         SIGNS.get(difference.action, CHANGE),
         f" {DO[difference.action]} {what}\n",
     )
+    if why and (purpose := _purpose(difference)):
+        yield from (INDENT, (f"{purpose}\n", "dim"))
     yield from _claims(difference)
     for line in difference.lines if whole else ():
         yield from (INDENT, (f"{line}\n", line_style(line)))
+
+
+def _purpose(difference: Difference) -> str:
+    """What the object is for; "" for one that is not the device plugin's."""
+    title = difference.title
+    if difference.action == "labelled":
+        return PURPOSE["Node"] if any(GPU_LABEL in line for line in difference.lines) else ""
+    own = title.name.startswith("gpunode-device-plugin") or title.kind in ("Namespace", "RuntimeClass")
+    purpose = PURPOSE.get(title.name, PURPOSE.get(title.kind, ""))
+    return purpose if own and difference.action in ("created", "changed") else ""
 
 
 def _claims(difference: Difference) -> Iterator[Part]:

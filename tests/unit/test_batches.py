@@ -2,8 +2,8 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
-from types import MappingProxyType
-from typing import Literal
+from types import MappingProxyType, SimpleNamespace
+from typing import Any, Literal
 from unittest import mock
 
 import pytest
@@ -14,6 +14,7 @@ from gpunode.engine.batch_order import Size, split_batches
 from gpunode.engine.chain import decide
 from gpunode.engine.member import Member
 from gpunode.errors import UsageError
+from gpunode.links.driver.plan import later_driver
 from gpunode.links.node import Node, cordon, drain
 from gpunode.links.node.drain import Work
 from gpunode.links.pod.link import judge_pod
@@ -21,6 +22,7 @@ from gpunode.links.pod.vectoradd import NodeResult
 from gpunode.model import (
     Change,
     Disturbed,
+    DriverSpec,
     GpuUser,
     Host,
     InstallDriver,
@@ -281,6 +283,19 @@ def test_where_all_changes_are_made_at_once_no_batches_are_shown(order: tuple[li
         rounds.costs(members, 2, replaced=2)
         == "1 host and the cluster: 1 reboot, 0 pods disturbed, 2 pods of the plugin replaced"
     )
+
+
+def test_a_downgrade_of_the_driver_is_called_so():
+    driver = DriverSpec(590, "open", "", (), (), (), "")
+    facts = SimpleNamespace(modules={"nvidia": SimpleNamespace(version="595.91.07")})
+    assert later_driver(facts, driver) == "595.91.07"  # type: ignore[arg-type]
+    assert not later_driver(facts, replace(driver, branch=595))  # type: ignore[arg-type]
+    assert later_driver(facts, replace(driver, branch=595, version="595.71.05"))  # type: ignore[arg-type]
+    member = waiting(HOSTS[0], Reboot("why"))
+    assert member.outcome
+    outcome: Any = replace(member.outcome, facts=facts, desired=SimpleNamespace(driver=driver))  # type: ignore[arg-type]
+    member = replace(member, outcome=outcome)
+    assert rounds.costs([member], 0) == "1 host: 1 downgrade of the driver, 1 reboot, 0 pods disturbed"
 
 
 def test_the_question_counts_what_the_plans_cost():

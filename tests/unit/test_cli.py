@@ -133,7 +133,7 @@ def test_other_slips_name_the_commands_help(words: str, told: str):
         (f"provision --batch {'9' * 5000}", ": not a number of hosts or a percentage\n"),
         ("provision --batch=", "--batch : not a number of hosts or a percentage\n"),
         (f"lint --target 1.{'9' * 5000}", ": not a version of Kubernetes that gpunode knows\n"),
-        ("label", "or count a resource: `gpunode label --resource NAME=COUNT`"),
+        ("label", "Choose --accelerator, --features or --resource NAME=COUNT"),
     ],
 )
 def test_a_value_that_is_none_is_answered_by_what_to_write(words: str, told: str):

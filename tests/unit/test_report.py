@@ -409,6 +409,7 @@ DIFFERENCES = (
 SHOWN = """\
  cluster  prod
    objects     + create Namespace gpunode
+   whole         for the device plugin and test pods
    whole         +kind: Namespace
                ~ change DaemonSet gpunode/d
                  kubectl-edit has set .spec.a, .spec.b; gpunode sets them back

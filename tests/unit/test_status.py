@@ -3,6 +3,7 @@
 import io
 import json
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 from unittest import mock
@@ -15,6 +16,7 @@ from gpunode.commands.status import COLUMNS, by_model, find_differences, row, se
 from gpunode.contract import status, usage
 from gpunode.engine.exit_codes import REFUSED
 from gpunode.engine.member import Member
+from gpunode.engine.record import Progress, RecordedRun, RunOptions
 from gpunode.errors import Problem
 from gpunode.links.plugin.daemonset import NAME, NAME_LABEL
 from gpunode.links.plugin.usage import NodeUsage
@@ -180,6 +182,19 @@ def test_a_right_that_is_missing_for_all_nodes_is_named_once(monkeypatch):
     shown = [str(call.args[0]) for call in reporter.problem.call_args_list]
     assert shown == ["e: none runs there", "a, b: this user may not"]
     assert "`gpunode verify --limit e`" in reporter.note.call_args.args[0]
+
+
+def test_the_fix_of_a_host_that_a_run_left_is_to_resume_it(monkeypatch):
+    """No other command, beside the note that names this one."""
+    hosts = {"n1": Progress("changing", 0), "n2": Progress("proven", 0)}
+    run = RecordedRun("4f1c", "inventory.yaml", 0, RunOptions(), hosts, folder=Path("nowhere"))
+    monkeypatch.setattr(overlook.history, "find_current", lambda _: run)
+    session = SimpleNamespace(reporter=mock.Mock(), inventory=Inventory("", (), Cluster()))
+    silent = [NodeUsage(name, reason=Problem("no-plugin", "none", fix="provision")) for name in ("n1", "n2")]
+    fixes = [str(usage.reason and usage.reason.fix) for usage in overlook._note_run(session, tuple(silent))]  # type: ignore[arg-type]
+    assert fixes == ["`gpunode resume` continues the run that was cut off there.", "provision"]
+    note = "Run 4f1c was cut off: 1 of 2 hosts done. `gpunode resume` continues it."
+    session.reporter.note.assert_called_once_with(note)
 
 
 def test_a_host_that_was_forgotten_is_neither_unknown_nor_a_failure(monkeypatch):

@@ -122,6 +122,8 @@ def test_a_pod_that_asks_for_no_gpu_is_told_so_unless_it_offers_them():
     running = {**pod(gpus=0, on="n1"), "status": RUNS}
     (problem,) = judge_placed(running, [], "")
     assert problem.code == "asks-none"
+    (problem,) = judge_placed({**running, "status": {"phase": "Failed"}}, [], NO_LIBRARY)
+    assert (problem.code, problem.cause) == ("asks-none", NO_LIBRARY), "the missing library is its effect"
     running["metadata"]["labels"] = {"app.kubernetes.io/name": "gpunode-device-plugin"}
     assert not list(judge_placed(running, [], ""))
 

@@ -25,7 +25,7 @@ from gpunode.commands.top import _join
 from gpunode.contract.status import Reason
 from gpunode.contract.usage import Gpu, User
 from gpunode.engine import record
-from gpunode.engine.history import is_running, read
+from gpunode.engine.history import find_current, is_running, note_current, read
 from gpunode.engine.overview import HostCell, Overview, Rank, RunLine, make_cell, sort_cells, sum_up_run
 from gpunode.engine.record import Progress, Record, RunOptions, State
 from gpunode.errors import Problem, UsageError
@@ -152,7 +152,7 @@ NODE = NodeUsage("h", (USED, CORDONED))
         (NODE, "proven", True, HostCell("h", "ok", "ok", "fan is broken", 2, 1, 50)),
         (NodeUsage("h", (USED, LOST)), None, False, HostCell("h", "bad", "1 GPU unhealthy", XID, 2, 1, 90)),
         (NodeUsage("h", (USED, LOST)), "changing", True, HostCell("h", "working", "changing", "", 2, 1, 90)),
-        (NODE, "drained", False, HostCell("h", "bad", "drained", "the run was cut off", 2, 1, 50)),
+        (NODE, "drained", False, HostCell("h", "bad", "unfinished", "the run was cut off while drained; `gpunode resume` continues", 2, 1, 50)),
         (NODE, "failed", False, HostCell("h", "bad", "failed", "why", 2, 1, 50)),
         (NODE, "skipped", False, HostCell("h", "waiting", "skipped", "why", 2, 1, 50)),
         (NodeUsage("h", reason=Problem("not-provisioned", "undone 27 Nov")), None, False, HostCell("h", "absent", "not provisioned", "undone 27 Nov")),
@@ -251,9 +251,12 @@ def test_a_run_is_running_as_long_as_its_process_lives(under_way: Record):
     assert took >= 300  # so far, also while its record grows by no line
     line = sum_up_run(run, running=True, paused=False, now=time.time())
     assert (line.batch, line.batches, line.hosts) == (1, 2, 2)
+    assert find_current(Path(run.inventory)) == run
+    assert note_current(run) == f"Run {run.id} goes on: batch 1 of 2, 0 of 2 hosts done."
     assert 0 < (line.left or 0) <= 60
     under_way.end()
     assert not is_running(read(under_way.path))
+    assert find_current(Path(run.inventory)) is None
 
 
 def test_a_record_without_its_process_is_of_no_running_run(tmp_path):

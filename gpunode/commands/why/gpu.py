@@ -133,7 +133,7 @@ def _why_unlisted(cluster: Cluster, gpu_name: GpuName, usages: Sequence[NodeUsag
     ]
     asked = f" and no host ({len(answering)} answered)" if answering else ""
     text = (
-        f"{gpu_name.node} reports no GPU {gpu_name.index}"
+        f"{gpu_name.node} {_indexes(usages)} no GPU {gpu_name.index}"
         if gpu_name.node
         else f"no node{asked} reports {gpu_name}"
     )
@@ -145,3 +145,11 @@ def _why_unlisted(cluster: Cluster, gpu_name: GpuName, usages: Sequence[NodeUsag
 def _may_have(member: Member, index: str | None) -> bool:
     """Whether this host misses a GPU of this index: it has as many on its PCI bus, or does not answer."""
     return index is not None and (not member.facts or int(index) < len(driven(member.facts.pci)))
+
+
+def _indexes(usages: Sequence[NodeUsage]) -> str:
+    """`has GPUs 0 to 3,`, or `reports` where none is known."""
+    known = [gpu.index for usage in usages for gpu in usage.gpus]
+    if not known:
+        return "reports"
+    return f"has GPUs {known[0]} to {known[-1]}," if known[1:] else f"has GPU {known[0]},"

@@ -119,6 +119,13 @@ def _later_parts(parts: Mapping[str, Package], driver: DriverSpec, names: Packag
     return {n for n, p in parts.items() if branch_of(p.version) and numbers(upstream(p.version)) > desired}
 
 
+def later_driver(facts: Facts, driver: DriverSpec) -> str:
+    """The version of the loaded driver, if it is later than the desired one; else ""."""
+    loaded, desired = facts.modules.get("nvidia"), numbers(driver.version) or (driver.branch,)
+    now = loaded.version if loaded and loaded.version else ""
+    return now if numbers(now)[: len(desired)] > desired else ""
+
+
 def _packages(
     facts: Facts,
     driver: DriverSpec,
@@ -157,7 +164,10 @@ def _packages(
     held = any(spec.name in kept for spec in rest)
     hold = tuple(n for n in kept if held or n not in facts.packages or not facts.packages[n].held)
     if rest:
-        yield versions.change_packages(facts, driver.why[0].upper() + driver.why[1:], install=rest, hold=hold)
+        why = driver.why[0].upper() + driver.why[1:]
+        if later := later_driver(facts, driver):
+            why += f": a downgrade from {later}"
+        yield versions.change_packages(facts, why, install=rest, hold=hold)
     elif hold:
         yield versions.change_packages(
             facts,

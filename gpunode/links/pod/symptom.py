@@ -16,6 +16,11 @@ from gpunode.wording import advise, few, lines
 UNEXPLAINED = "unexplained"  # code: the pod's own words, which gpunode's tables do not know
 ASKS_NONE = "asks-none"  # code
 UNPULLED = "image-pull"  # code
+ASKS_NO_GPU = Problem(
+    ASKS_NONE,
+    "it asks for no GPU, so it gets none",
+    fix="Add `resources: {limits: {nvidia.com/gpu: 1}}` to its container, and create it again: requests cannot be edited.",
+)
 # What explain knows of containers without a GPU: a pod that requests one has to be told something else than to do so.
 WITHOUT_GPU = (
     "smi-missing",
@@ -41,12 +46,17 @@ def judge_placed(pod: Object, events: Sequence[Object], log: str) -> Iterator[Pr
         yield work.explain_refusal(pod)
         return
     text = pods.problem(pod, events)
-    lines = log if (pod.get("status") or {}).get("phase") != "Succeeded" else ""
-    known = [(line, meaning) for line, meaning in explain_lines(lines) if _is_cause(meaning)]
+    said = log if (pod.get("status") or {}).get("phase") != "Succeeded" else ""
+    known = [(line, meaning) for line, meaning in explain_lines(said) if _is_cause(meaning)]
     meaning = explain(text) if text else None
     if meaning and _is_cause(meaning) and meaning not in [each for _, each in known]:
         known.insert(0, (text, meaning))
-    yield from (_explained(line, meaning, pod) for line, meaning in known)
+    offers = (pod["metadata"].get("labels") or {}).get(daemonset.NAME_LABEL) in daemonset.NAMES
+    asks_none = not drain.asks(pod) and not pod["spec"].get("resourceClaims") and not offers
+    without = [line for line, meaning in known if asks_none and meaning.code in WITHOUT_GPU]
+    if without:
+        yield replace(ASKS_NO_GPU, cause=lines(without))
+    yield from (_explained(line, meaning, pod) for line, meaning in known if line not in without)
     image = _unpulled(pod)
     if image and not known:
         fix = "Check the image's name and tag, that the node reaches its registry, and for a private one the pod's `imagePullSecrets`."
@@ -55,13 +65,8 @@ def judge_placed(pod: Object, events: Sequence[Object], log: str) -> Iterator[Pr
         last = "\n".join(log.splitlines()[-TAIL:])
         fix = "`kubectl -n {} describe pod {}` has its events.".format(*pod_name(pod).split("/"))
         yield Problem(UNEXPLAINED, text, cause=last, fix=fix)
-    offers = (pod["metadata"].get("labels") or {}).get(daemonset.NAME_LABEL) in daemonset.NAMES
-    if not drain.asks(pod) and not pod["spec"].get("resourceClaims") and not offers:
-        yield Problem(
-            ASKS_NONE,
-            "it asks for no GPU, so it gets none",
-            fix="Add `resources: {limits: {nvidia.com/gpu: 1}}` to its container, and create it again: requests cannot be edited.",
-        )
+    if asks_none and not without:
+        yield ASKS_NO_GPU
 
 
 def _is_cause(meaning: Explanation) -> bool:

@@ -167,9 +167,11 @@ def _note(facts: Facts, text: str) -> str:
         return "no container runs in it"
     if _survive(facts, text):
         return f"{count} container{' keeps' if count == 1 else 's keep'} running: live-restore is on"
-    inside = [user for user in _container_users(facts) if not user.is_plugin]
+    users = _container_users(facts)
+    inside = [user for user in users if not user.is_plugin]
+    own = ", gpunode's device plugin among them" if len(inside) < len(users) else ""
     return (
-        f"{count} container{' stops' if count == 1 else 's stop'} with it; "
+        f"{count} container{' stops' if count == 1 else 's stop'} with it{own}; "
         "the kubelet starts those of pods again"
         + (f"; on GPUs: {services.user_names(inside)}" if inside else "")
     )

@@ -13,6 +13,7 @@ from gpunode.acceptance.stamp import Stamp
 from gpunode.cli import app
 from gpunode.commands import verify as verifying
 from gpunode.commands.why import chains, cluster
+from gpunode.commands.why.gpu import _indexes
 from gpunode.contract.condition import ACCEPTED
 from gpunode.contract.status import Reason
 from gpunode.contract.usage import Gpu, User
@@ -441,6 +442,8 @@ def test_what_is_no_gpu_is_a_mistake(why: Why, fake: FakeApi):
     assert isinstance(why("gpu", "n2/0").exception, UsageError)
     unlisted = why("gpu", "n1/7")
     assert (unlisted.exit_code, "n1 reports no GPU 7" in unlisted.output) == (7, True), unlisted.output
+    gpus = tuple(Gpu(f"GPU-{index}", str(index), "H100", 1) for index in range(4))
+    assert _indexes([NodeUsage("n1", gpus)]) == "has GPUs 0 to 3,"
 
 
 @pytest.mark.parametrize("name", ["a/b/c", "/b", "a/", "/"])
