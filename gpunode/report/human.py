@@ -5,6 +5,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, cast
 
 from rich.console import Console
@@ -23,6 +24,7 @@ from gpunode.report.plain import Part, indent, lines, one_line, plain
 from gpunode.report.plans import failure, group_alike, group_failures, plan_lines, summary_text
 from gpunode.report.runs import cell_text, group_rows, slowest
 from gpunode.report.terminal import Line, Live, screen, to_text, wrap
+from gpunode.wording import common
 
 MANY = 8  # rows; more are shown in less detail
 CHAINS = 3  # hosts; of more, those whose chain holds have a line each
@@ -77,6 +79,7 @@ class Human:
         self._waits: dict[
             str | None, float
         ] = {}  # host -> when a message of its wait was shown, without a terminal
+        self._causes: dict[tuple[str, str, str], str] = {}  # of a broken link -> the first host
         self._messages: dict[str | None, str] = {}  # host -> the last one
         self._line = Line(self._err)
         self._folded: list[Callable[[], None]] = []  # shows what was shown without diffs again, with them
@@ -179,12 +182,28 @@ class Human:
     def links(self, host: str, links: Sequence[Verdict]) -> None:
         whole = all(link.status == "ok" for link in links)
         short = whole and (self._quiet or self._visited > CHAINS)
-        self._print(whole_chain(host, links) if short else chain(host, links))
+        self._print(
+            whole_chain(host, links) if short else chain(host, [self._once(host, link) for link in links])
+        )
+
+    def _once(self, host: str, link: Verdict) -> Verdict:
+        """The link; one that is broken as that of an earlier host names this in place of cause and fix."""
+        if link.status == "ok" or not link.problem or not link.fix:
+            return link
+        first = self._causes.setdefault((link.layer, common(link.cause, host), common(link.fix, host)), host)
+        return (
+            link
+            if first == host
+            else replace(link, problem=replace(link.problem, cause=f"as of {first}", fix=""))
+        )
 
     def rows(self, kind: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
         if self._cluster and kind in REPEATED:  # a plan was shown, or a proof follows, which has the rest
             ends = columns.index("result") if "result" in columns else None
             rows = [row for row in rows if ends is not None and row[ends] != "passed"]
+        if kind == "cause":  # the chains above have those of a host
+            above = {fix for *_, fix in self._causes}
+            rows = [["as above" if cell in above else cell for cell in row] for row in rows if row[2] != 1]
         if not rows or (self._brief and kind in ASKED):
             return
         if kind == "time":  # of which the summary has a line
@@ -193,8 +212,6 @@ class Human:
         if kind in HEADED:
             head, describe = HEADED[kind]
             self._print_headed(head, describe(rows))
-            return
-        if kind == "cause" and all(row[2] == 1 for row in rows):  # as the chains above have them
             return
         if kind == "reviewed":
             each = [cell for row in rows for cell in row if isinstance(cell, ShownPlan)]

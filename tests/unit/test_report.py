@@ -52,7 +52,9 @@ def test_a_here_document_is_pasted_as_it_is_shown(capsys):
     shown.problem(problem)
     shown.plans([failed])
     shown.links("gpu-1", [Verdict.broken("node", "not judged", "refused", problem.fix, "no-rights")])
-    shown.rows("cause", ("cause", "layer", "hosts", "names", "fix"), [("x", "node", 2, "a, b", problem.fix)])
+    shown.rows(
+        "cause", ("cause", "layer", "hosts", "names", "fix"), [("x", "node", 2, "a, b", f"{problem.fix}\n.")]
+    )
     output = "".join(capsys.readouterr())
     assert output.count(f"\n{script}\n") == 4
     assert f"\n{script}\n   More: page\n" in output
@@ -966,6 +968,21 @@ def test_causes_of_one_host_each_are_in_their_chains(capsys):
     for hosts in (1, 2):
         make(json=False, quiet=True).rows("cause", ("cause", "layer", "hosts"), [("no GPU", "PCI", hosts)])
         assert ("no GPU" in capsys.readouterr().out) is (hosts == 2)
+
+
+def test_a_cause_of_several_hosts_is_told_once(capsys):
+    """In the chain of the first; a command for all of them is in the table below, with none of a host alone."""
+    shown = make(json=False, quiet=True)
+    for host in ("a", "b"):
+        shown.links(host, [Verdict.broken("node", "not judged", f"{host} may not", "Grant this.")])
+    shown.links("c", [Verdict.broken("PCI", "no GPU", "nothing there", "Seat it.")])
+    columns = ("cause", "layer", "hosts", "names", "fix")
+    rows = [("not judged", "node", 2, "a, b", "Grant this."), ("no GPU", "PCI", 1, "c", "Seat it.")]
+    shown.rows("cause", columns, rows)
+    text = capsys.readouterr().out
+    assert [text.count(words) for words in ("Grant this.", "Seat it.", "nothing there")] == [1, 1, 1]
+    assert "cause     as of a\n" in text
+    assert "fix    as above\n" in text
 
 
 def test_a_remark_on_a_link_that_holds_is_no_cause(capsys):
