@@ -108,10 +108,16 @@ def _why_failing(cluster: Cluster, pod: Object) -> list[Problem]:
     if (explained or unstarted) and (item := cluster.find_node(name)):
         judged = chains.judge(cluster, [name])
         here = [*symptom.judge_size(pod, parse(item)), *judge_node(cluster, item, judged)]
-        problems = [symptom.add_new_pod(problem, pod, _right_links(judged.get(name))) for problem in problems]
+        right = _right_links(judged.get(name))
+        broken = next((each for each in here if drain.asks(pod) and each.layer in STARTS_PODS), None)
+        effects = [each for each in problems if symptom.is_of_host(each, pod)]
+        if broken and effects:
+            whole = replace(broken, cause=lines((broken.cause, *(each.cause for each in effects))))
+            here[here.index(broken)] = symptom.add_after(whole, pod)
+            problems = [each for each in problems if each not in effects]
+        problems = [symptom.add_new_pod(each, pod, right) for each in problems]
         unpulled = any(problem.code == symptom.UNPULLED for problem in problems)  # on any node
-        starts_none = bool(drain.asks(pod)) and any(each.layer in STARTS_PODS for each in here)
-        first = (refused or unstarted or starts_none) and not unpulled
+        first = (refused or unstarted or broken) and not unpulled
         problems = [*here, *problems] if first else [*problems, *here]
     elif cluster.hosts and not problems and (member := next(iter(chains.probe(cluster, [name])), None)):
         problems += _lost_gpus(member, pod)

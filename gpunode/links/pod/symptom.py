@@ -135,21 +135,44 @@ def judge_absent(name: str, events: Sequence[Object], there: Sequence[Object]) -
     )
 
 
+def is_of_host(problem: Problem, pod: Object) -> bool:
+    """Whether a host that gives containers no GPU, or another driver's library, explains it."""
+    meaning = explain(problem.code)
+    return meaning is not None and (_lacks_gpu(problem, pod) or meaning.action in OF_HOST)
+
+
+def _lacks_gpu(problem: Problem, pod: Object) -> bool:
+    return problem.code in WITHOUT_GPU and bool(drain.asks(pod))
+
+
 def add_new_pod(problem: Problem, pod: Object, right: str) -> Problem:
     """For a pod that has Failed: its host's fix ends with a new pod, which is all that there is to do on a host that is `right` now."""
-    meaning = explain(problem.code)
-    of_image = problem.code in WITHOUT_GPU and bool(drain.asks(pod))
-    failed = (pod.get("status") or {}).get("phase") == "Failed"
-    if not failed or meaning is None or not (of_image or meaning.action in OF_HOST):
+    if not _has_failed(pod) or not is_of_host(problem, pod):
         return problem
+    if not right:
+        return add_after(problem, pod)
+    fix = f"Nothing on the node: {right}. Replace the pod: {_replace(pod)}"
+    return replace(
+        problem, fix=f"{fix} If it fails again, {ENVIRONMENT}" if _lacks_gpu(problem, pod) else fix
+    )
+
+
+def add_after(problem: Problem, pod: Object) -> Problem:
+    """The host's problem; its fix ends with a new pod in place of one that has Failed."""
+    if not _has_failed(pod):
+        return problem
+    return replace(problem, fix=lines((problem.fix, f"After that, replace the pod: {_replace(pod)}")))
+
+
+def _has_failed(pod: Object) -> bool:
+    return bool((pod.get("status") or {}).get("phase") == "Failed")
+
+
+def _replace(pod: Object) -> str:
     owner = next(iter(pod["metadata"].get("ownerReferences") or ()), None)
     new = f"`kubectl delete pod -n {pod['metadata']['namespace']} {pod['metadata']['name']}`, then create it again"
-    new += f", unless its {owner['kind']} does." if owner else "."
-    alone = f"it does not restart on its own: {new}"
-    if not right:
-        return replace(problem, fix=lines((problem.fix, f"After that, replace the pod: {alone}")))
-    fix = f"Nothing on the node: {right}. Replace the pod: {alone}"
-    return replace(problem, fix=f"{fix} If it fails again, {ENVIRONMENT}" if of_image else fix)
+    unless = f", unless its {owner['kind']} does" if owner else ""
+    return f"it does not restart on its own: {new}{unless}."
 
 
 def _explained(line: str, meaning: Explanation, pod: Object) -> Problem:

@@ -255,6 +255,13 @@ def test_a_failed_pod_of_a_host_that_is_right_by_now_is_to_be_replaced(why: Why,
     assert fixes[0].startswith("Nothing on the node: host h1 is OK now: module, library. Replace the pod: ")
     assert "kubectl delete pod -n ml a" in fixes[0]
     assert fixes[1].startswith("Drain the node")
+    wrong = {
+        "n1": (Member(Host("h1", Ssh("h1"))), [Verdict.broken("library", "595 ≠ 590", "new", "Replace it.")])
+    }
+    monkeypatch.setattr(chains, "judge", lambda *_: wrong)
+    (reason,) = read(why("pod", "ml/a", "--json"))[1]
+    assert reason["fix"].startswith("Replace it.\nAfter that, replace the pod: ")
+    assert reason["evidence"][-1].startswith("Failed to initialize NVML"), "the host's fault is its cause"
 
 
 def test_a_refused_pod_is_told_why_its_node_offers_fewer_gpus(why: Why, fake: FakeApi):
