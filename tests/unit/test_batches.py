@@ -288,12 +288,12 @@ def test_where_all_changes_are_made_at_once_no_batches_are_shown(order: tuple[li
 def test_a_downgrade_of_the_driver_is_called_so():
     driver = DriverSpec(590, "open", "", (), (), (), "")
     facts = SimpleNamespace(modules={"nvidia": SimpleNamespace(version="595.91.07")})
-    assert later_driver(facts, driver) == "595.91.07"  # type: ignore[arg-type]
-    assert not later_driver(facts, replace(driver, branch=595))  # type: ignore[arg-type]
-    assert later_driver(facts, replace(driver, branch=595, version="595.71.05"))  # type: ignore[arg-type]
+    assert later_driver(facts, driver) == "595.91.07"
+    assert not later_driver(facts, replace(driver, branch=595))
+    assert later_driver(facts, replace(driver, branch=595, version="595.71.05"))
     member = waiting(HOSTS[0], Reboot("why"))
     assert member.outcome
-    outcome: Any = replace(member.outcome, facts=facts, desired=SimpleNamespace(driver=driver))  # type: ignore[arg-type]
+    outcome: Any = replace(member.outcome, facts=facts, desired=SimpleNamespace(driver=driver))
     member = replace(member, outcome=outcome)
     assert rounds.costs([member], 0) == "1 host: 1 downgrade of the driver, 1 reboot, 0 pods disturbed"
 

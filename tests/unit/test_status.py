@@ -191,7 +191,7 @@ def test_the_fix_of_a_host_that_a_run_left_is_to_resume_it(monkeypatch):
     monkeypatch.setattr(overlook.history, "find_current", lambda _: run)
     session = SimpleNamespace(reporter=mock.Mock(), inventory=Inventory("", (), Cluster()))
     silent = [NodeUsage(name, reason=Problem("no-plugin", "none", fix="provision")) for name in ("n1", "n2")]
-    fixes = [str(usage.reason and usage.reason.fix) for usage in overlook._note_run(session, tuple(silent))]  # type: ignore[arg-type]
+    fixes = [str(usage.reason and usage.reason.fix) for usage in overlook._note_run(session, tuple(silent))]
     assert fixes == ["`gpunode resume` continues the run that was cut off there.", "provision"]
     note = "Run 4f1c was cut off: 1 of 2 hosts done. `gpunode resume` continues it."
     session.reporter.note.assert_called_once_with(note)

@@ -15,6 +15,8 @@ from gpunode.planning import files, services
 from gpunode.planning.files import at
 from gpunode.planning.versions import numbers
 
+# source: Mirantis/cri-dockerd, core/sandbox_run.go
+SANDBOXED = 2  # containers of a pod with one: dockershim and cri-dockerd make another, the sandbox
 FILE = "/etc/docker/daemon.json"
 UNITS: tuple[str, ...] = ("docker.service",)
 SNAP = "snap.docker.dockerd.service"
@@ -169,9 +171,12 @@ def _note(facts: Facts, text: str) -> str:
         return f"{count} container{' keeps' if count == 1 else 's keep'} running: live-restore is on"
     users = _container_users(facts)
     inside = [user for user in users if not user.is_plugin]
-    own = ", gpunode's device plugin among them" if len(inside) < len(users) else ""
+    own = {user.container for user in users if user.is_plugin}
+    count, beside = count - SANDBOXED * len(own), " beside gpunode's device plugin" if own else ""
+    if count <= 0:
+        return "only gpunode's device plugin runs in it"
     return (
-        f"{count} container{' stops' if count == 1 else 's stop'} with it{own}; "
+        f"{count} container{' stops' if count == 1 else 's stop'} with it{beside}; "
         "the kubelet starts those of pods again"
         + (f"; on GPUs: {services.user_names(inside)}" if inside else "")
     )
