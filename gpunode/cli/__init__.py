@@ -152,7 +152,7 @@ def _run() -> None:
             " A change in progress continues on its host: the next run follows it, `gpunode abort` ends it"
         )
         command = "".join(sys.argv[1:2])
-        pods = "; test pods are removed" if command in (*CHANGING, "verify", "accept") else ""
+        pods = "; test pods are removed" if command in (*CHANGING, "verify", "accept", "run") else ""
         more = goes_on if command in CHANGING else ""
         typer.echo(f"{line}gpunode: interrupted{pods}.{more}", err=True)
         sys.stdout.flush()

@@ -29,6 +29,8 @@ def story(host, emit):
     os.kill(os.getpid(), number)
     time.sleep(600)
 
+cli.app.registered_groups.clear()  # one may have this name
+
 @cli.app.command(sys.argv[2])
 def hang():
     try:
@@ -176,17 +178,23 @@ def test_a_host_has_a_name_that_a_host_can_have(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("name", "command", "changes"),
-    [("SIGINT", "provision", True), ("SIGTERM", "undo", True), ("SIGHUP", "verify", False)],
+    ("name", "command", "changes", "pods"),
+    [
+        ("SIGINT", "provision", True, True),
+        ("SIGTERM", "undo", True, True),
+        ("SIGHUP", "run", False, True),
+        ("SIGHUP", "explain", False, False),
+    ],
 )
-def test_an_interrupt_ends_the_program_at_once(name: str, command: str, changes: bool):
+def test_an_interrupt_ends_the_program_at_once(name: str, command: str, changes: bool, pods: bool):
     """What is to be cleaned up is, whoever ends it; hosts at work go on by themselves, and nobody has to wait for them. A command that
-    changes none does not say so."""
+    changes none, or runs no pods, does not say so."""
     words = [sys.executable, "-c", INTERRUPTED, name, command]
     done = forks.run(words, capture_output=True, text=True)
 
     assert (done.returncode, done.stdout) == (130, "cleaned up\n")
     assert ("continues on its host" in done.stderr) is changes
+    assert ("test pods are removed" in done.stderr) is pods
 
 
 INSPECT = ("-c", "from gpunode.__main__ import kubectl_inspect; kubectl_inspect()")
