@@ -250,7 +250,7 @@ def test_a_token_that_no_header_takes_is_not_sent_and_not_shown(tmp_path, token:
     at("http://127.0.0.1:1", tmp_path)
     file = tmp_path / "kubeconfig"
     file.write_text(file.read_text().replace('"token": "secret-token"', text))
-    with pytest.raises(ClusterError, match="the token of context `test` is none") as caught:
+    with pytest.raises(ClusterError, match="the token of context `test` is invalid") as caught:
         connect(Cluster(kubeconfig=str(file))).version()
     assert token not in str(caught.value)
 
