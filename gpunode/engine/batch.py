@@ -168,9 +168,10 @@ def _change_host(run: Run, member: Member, visit: Visit, emit: OnEvent, *, clear
     if not rounds.may_change(member):
         return member
     host = member.host.name
-    run.record.host(host, "changing")
-    if run.record.lost:
-        reason = Problem(rounds.STOPPED, f"{work.NOT_CHANGED}: {run.record.lost}", subject=host)
+    if not run.stopped:
+        run.record.host(host, "changing")
+    if stopped := run.stopped:
+        reason = replace(stopped, what=f"{work.NOT_CHANGED}: {stopped.what}", subject=host)
         return member.exclude(work.lift_cordon(run.api, member, reason, emit) if cleared else reason)
     member, accepted = run.hold_taint(member, emit, changing=True), run.accepted.get(host, frozenset())
     ready = partial(_clear_again, run, visit, emit)

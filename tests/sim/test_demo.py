@@ -314,7 +314,7 @@ def test_a_link_that_none_of_the_hosts_has_is_refused_before_the_show(room: Path
         text=True,
     )
     assert (show.returncode, show.stdout) == (2, "")
-    assert "none of these hosts; choose one of module, " in show.stderr
+    assert "not possible on these hosts; choose one of module, " in show.stderr
 
 
 @pytest.mark.parametrize("name", ["h100-1", "p100-1", "k80-1"])

@@ -85,7 +85,7 @@ def test_a_notebook_ends_at_once_where_nothing_can_run_it(gpunode: Gpunode):
     """The simulated cluster makes no pods of Deployments, and says so; nothing of the notebook is left."""
     done = gpunode("run", "notebook")
     assert done.returncode == 1
-    assert "this cluster is simulated" in done.stderr
+    assert "this simulated cluster" in done.stderr
     assert "It is deleted again." in done.stderr
     assert "no notebook of gpunode's" in gpunode("run", "notebook", "--remove").stderr
 

@@ -126,7 +126,7 @@ def test_where_nothing_makes_the_extenders_pods_enable_says_so_and_what_stays(de
     done = gpunode(demo, "share enable", "--yes")
     assert done.returncode == 1, done.stdout + done.stderr
     told = " ".join(done.stderr.split())
-    assert "creates no pods: this cluster is simulated" in told
+    assert "this simulated cluster creates no pods" in told
     assert "`gpunode share disable` removes the objects" in told
     assert path.read_text() == TEXT
     done = gpunode(demo, "share disable", "--yes")

@@ -163,3 +163,16 @@ def test_a_host_that_is_lost_before_its_changes_gives_its_node_back(monkeypatch)
     after = work.clear(api, session, member, visit, record, emit, stopped=lambda: None)
     assert after.outcome
     assert (after.outcome.status, after.outcome.why, lift.call_count) == ("unreachable", "no route", 1)
+
+
+def test_no_change_begins_once_the_run_was_ended(monkeypatch):
+    """As after a second Ctrl-C during a proof: its node is given back."""
+    plan = Plan("a", (StepPlan("x", (Reboot("why"),)),))
+    member = Member(Host("a", Ssh("a")), Outcome("a", "planned", plan=plan))
+    monkeypatch.setattr(rounds, "converge_host", mock.Mock(side_effect=AssertionError("it was changed")))
+    monkeypatch.setattr(work, "lift_cordon", lambda _api, _member, reason, _emit: reason)
+    record = mock.Mock(lost="")
+    run = Run(mock.Mock(), mock.Mock(), record, mock.Mock(set=True), {}, prove=False)
+    after = batch._change_host(run, member, mock.Mock(), mock.Mock(), cleared=True)
+    assert after.reason == Problem(PAUSED, "not changed: the run was interrupted", subject="a")
+    assert not record.host.called
