@@ -143,7 +143,7 @@ def undo(
     from gpunode.engine import history, record
     from gpunode.engine.batch_order import Size
     from gpunode.errors import UsageError
-    from gpunode.wording import advise, few
+    from gpunode.wording import few
 
     folder = files.runs_folder(common.inventory)
     passed: dict[str, str] = {}
@@ -153,14 +153,6 @@ def undo(
         recorded = history.find(run, folder)
     later = few([f"{name} ({why})" for name, why in passed.items()], 1)
     note = f" Passes over {later}." if later else ""
-    undone = recorded.options.undo
-    if run == record.LAST and undone and recorded.not_done:
-        raise UsageError(
-            f"the last run, {recorded.id}, is an undo that has not finished",
-            hint=advise(
-                f"`gpunode undo {undone}` or `gpunode resume` continues it; `gpunode undo {recorded.id}` takes it back."
-            ),
-        )
     if common.origin == options.DEFAULT and str(common.inventory.absolute()) != recorded.inventory:
         common = dataclasses.replace(common, inventory=Path(recorded.inventory))
     known = {host.name for host in load_inventory(common.inventory, common.origin).hosts}

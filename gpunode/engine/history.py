@@ -178,14 +178,18 @@ def last_run(inventory: Path, *, every: bool = False) -> RecordedRun | None:
 def find_undoable(inventory: Path) -> tuple[RecordedRun, dict[str, str]]:
     """The newest run of this inventory that changed something, and why each later run is passed over: a `forget`, a run that changed
     nothing, or one of which such an undo had all hosts (only then it has the cluster's objects, too). If there is no such run, the
-    newest. Raises as `find_last`."""
+    newest. Raises as `find_last`, and UsageError for an undo that no later one finished."""
     passed: list[RecordedRun] = []
+    undone = set[tuple[str, str]]()  # runs and hosts whose undo a later one finished
     why: dict[str, str] = {}
     for run in _newest_first(inventory, strict=True, every=True):
         if run.options.command:
             why[run.id] = "a `forget`"
-        elif run.options.undo and run.not_done:
-            return run, why
+        elif (of := run.options.undo) and {(of, host) for host in run.not_done} - undone:
+            raise UsageError(
+                f"run {run.id} is an undo that has not finished",
+                hint=advise(f"`gpunode undo {of}` continues it; `gpunode undo {run.id}` takes it back."),
+            )
         elif not run.changed:
             why[run.id] = "changed nothing"
         elif any(undo.options.undo == run.id and undo.hosts.keys() >= run.hosts.keys() for undo in passed):
@@ -193,6 +197,8 @@ def find_undoable(inventory: Path) -> tuple[RecordedRun, dict[str, str]]:
         else:
             return run, why
         passed.append(run)
+        if of := run.options.undo:
+            undone |= {(of, host) for host in run.hosts.keys() - {*run.not_done}}
     return find_last(inventory), {}
 
 

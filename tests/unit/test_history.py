@@ -223,6 +223,11 @@ def test_undo_last_does_not_take_an_unfinished_undo_back(
     assert (code, undone) == ((2, []) if refused else (0, [second.id]))
     assert not refused or second.id in text
     assert run("undo", first)[0] == run("undo", second.id)[0] == 0
+    rest = Record.begin(Path("inventory.yaml"), ["a"], RunOptions(undo=first))  # it finishes that undo
+    rest.host("a", "undone")
+    rest.end()
+    undone.clear()
+    assert (run("undo", "last")[0], undone) == (0, [second.id])
 
 
 @pytest.mark.parametrize(("state", "code"), [("kept", 4), ("undone", 0)])
