@@ -811,9 +811,9 @@ def test_a_reading_that_hangs_costs_its_section_and_holds_nothing_up(host: Host)
     """A file on a server that is gone: no timeout of a program ends such an open()."""
     host.path("/etc/os-release").unlink(missing_ok=True)
     os.mkfifo(host.path("/etc/os-release"))
-    (message,) = host.ask({**wire.probe_job(Watch()), "patience": 0.5})
+    (message,) = host.ask({**wire.probe_job(Watch()), "patience": 2})
     assert message["facts"]["os"] is None
-    assert message["facts"]["errors"] == {"os": "no answer within 0.5 seconds"}
+    assert message["facts"]["errors"]["os"] == "no answer within 2 seconds"
     assert message["facts"]["arch"]
 
 
