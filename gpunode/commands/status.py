@@ -33,11 +33,12 @@ from gpunode.engine.session import Session
 from gpunode.errors import HttpError
 from gpunode.links.capacity import slices
 from gpunode.links.node import GPU_LABEL, parse
+from gpunode.links.plugin.daemonset import PAUSED
 from gpunode.links.plugin.other_owners import dra_owners
 from gpunode.links.plugin.usage import FORBIDDEN, NO_PLUGIN, NodeUsage, read_usage
 from gpunode.links.scheduler import allocations
 from gpunode.links.scheduler.allocations import Row
-from gpunode.model import Share
+from gpunode.model import Host, Share
 from gpunode.wording import advise, few, several
 
 COLUMNS = (
@@ -86,7 +87,7 @@ def show_status(
     }
     fresh()
     reporter.rows("gpu", COLUMNS, table)
-    usages = _note_run(session, usages) if hosts else usages
+    usages = _note_run(api, session, usages) if hosts else usages
     if names := nodes_with_processes(usages):
         if hosts:
             show_processes(api, session, names)
@@ -133,20 +134,27 @@ def show_status(
     return REFUSED if refused else 0
 
 
-def _note_run(session: Session, usages: tuple[NodeUsage, ...]) -> tuple[NodeUsage, ...]:
-    """Note the run under way, or cut off; the usages, with its command as the fix of nodes that it left."""
+def _note_run(api: Api, session: Session, usages: tuple[NodeUsage, ...]) -> tuple[NodeUsage, ...]:
+    """Note the run under way, or cut off; the usages, with its command as the fix of nodes without the plugin that it left."""
     run = history.find_current(Path(session.inventory.path))
     if run is None:
         return usages
     session.reporter.note(history.note_current(run))
-    left = () if history.is_running(run) else run.in_state(*BEGUN)
+    begun = () if history.is_running(run) else run.in_state(*BEGUN)
+    left = _names_of_nodes(api, [host for host in session.hosts if host.name in begun]).values()
     fix = advise("`gpunode resume` continues the run that was cut off there.")
     return tuple(
         replace(usage, reason=replace(usage.reason, fix=fix))
-        if usage.reason and usage.node in left
+        if usage.reason and usage.reason.code in (NO_PLUGIN, PAUSED) and usage.node in left
         else usage
         for usage in usages
     )
+
+
+def _names_of_nodes(api: Api, hosts: Iterable[Host]) -> dict[str, str]:
+    """Host → its node; hosts without a node are left out."""
+    members = nodes.locate(api, [Member(host) for host in hosts], seconds=0, notify=lambda _: None)
+    return {member.host.name: member.node.name for member in members if member.node}
 
 
 def leave_taken_back(
@@ -155,9 +163,7 @@ def leave_taken_back(
     """The usages without those of hosts that gpunode has taken back, and when these were: host → `undone 27 Nov`."""
     usages = tuple(usages)
     silent = {usage.node for usage in usages if usage.reason and usage.reason.code == NO_PLUGIN}
-    hosts = [Member(host) for host in session.hosts] if silent else []
-    members = nodes.locate(api, hosts, seconds=0, notify=lambda _: None) if hosts else ()
-    placed = {member.host.name: member.node.name for member in members if member.node}
+    placed = _names_of_nodes(api, session.hosts) if silent else {}
     bare = [host for host, node in placed.items() if node in silent]
     back = (
         history.find_taken_back(Path(session.inventory.path), bare) if bare else {}

@@ -184,27 +184,36 @@ def test_a_right_that_is_missing_for_all_nodes_is_named_once(monkeypatch):
     assert "`gpunode verify --limit e`" in reporter.note.call_args.args[0]
 
 
-def test_the_fix_of_a_host_that_a_run_left_is_to_resume_it(monkeypatch):
-    """No other command, beside the note that names this one."""
-    hosts = {"n1": Progress("changing", 0), "n2": Progress("proven", 0)}
-    run = RecordedRun("4f1c", "inventory.yaml", 0, RunOptions(), hosts, folder=Path("nowhere"))
+def test_the_fix_of_a_plugin_that_a_run_took_away_is_to_resume_it(monkeypatch):
+    """No other command, beside the note that names this one. Other reasons keep their fix."""
+    states = {"h1": Progress("changing", 0), "h2": Progress("proven", 0)}
+    run = RecordedRun("4f1c", "inventory.yaml", 0, RunOptions(), states, folder=Path("nowhere"))
     monkeypatch.setattr(overlook.history, "find_current", lambda _: run)
-    session = SimpleNamespace(reporter=mock.Mock(), inventory=Inventory("", (), Cluster()))
-    silent = [NodeUsage(name, reason=Problem("no-plugin", "none", fix="provision")) for name in ("n1", "n2")]
-    fixes = [str(usage.reason and usage.reason.fix) for usage in overlook._note_run(session, tuple(silent))]
-    assert fixes == ["`gpunode resume` continues the run that was cut off there.", "provision"]
+    monkeypatch.setattr(overlook.nodes, "locate", lambda _, members, **__: [*map(placed, members)])
+    session = SimpleNamespace(reporter=mock.Mock(), hosts=HOSTS, inventory=Inventory("", HOSTS, Cluster()))
+    silent = [NodeUsage(name, reason=Problem(code, "why", fix=code)) for name, code in SILENT]
+    usages = overlook._note_run(mock.Mock(), session, tuple(silent))
+    resume = "`gpunode resume` continues the run that was cut off there."
+    fixes = [resume, resume, "forbidden", "no-plugin"]
+    assert [str(usage.reason and usage.reason.fix) for usage in usages] == fixes
     note = "Run 4f1c was cut off: 1 of 2 hosts done. `gpunode resume` continues it."
     session.reporter.note.assert_called_once_with(note)
 
 
+HOSTS = (Host("h1", Ssh("h1")), Host("h2", Ssh("h2")))
+SILENT = (("n1", "no-plugin"), ("n1", "paused"), ("n1", "forbidden"), ("n2", "no-plugin"))
+
+
+def placed(member: Member) -> Any:
+    return SimpleNamespace(host=member.host, node=SimpleNamespace(name=f"n{member.host.name[1:]}"))
+
+
 def test_a_host_that_was_forgotten_is_neither_unknown_nor_a_failure(monkeypatch):
     silent = NodeUsage("n1", reason=Problem("no-plugin", "none runs there"))
-    hosts = (Host("h1", Ssh("h1")), Host("h2", Ssh("h2")))
-    placed = [SimpleNamespace(host=host, node=SimpleNamespace(name=f"n{host.name[1:]}")) for host in hosts]
     back = mock.Mock(return_value={"h1": "forgotten 27 Nov"})
     monkeypatch.setattr(overlook.history, "find_taken_back", back)
-    monkeypatch.setattr(overlook.nodes, "locate", lambda *_, **__: placed)
-    session = SimpleNamespace(hosts=hosts, inventory=Inventory("", hosts, Cluster()))
+    monkeypatch.setattr(overlook.nodes, "locate", lambda _, members, **__: [*map(placed, members)])
+    session = SimpleNamespace(hosts=HOSTS, inventory=Inventory("", HOSTS, Cluster()))
     usages = overlook.leave_taken_back(mock.Mock(), session, (silent, NodeUsage("n2")))
     assert usages == ((NodeUsage("n2"),), {"h1": "forgotten 27 Nov"})
     assert back.call_args.args[1] == ["h1"]  # of others no record is read

@@ -205,7 +205,7 @@ def _container(api: Api, namespace: str) -> Object | None:
     return next((container for container in several if container["name"] == CONTAINER), None)
 
 
-PAUSED = "paused"  # of GPU_LABEL: the DaemonSets' affinity wants "true"
+PAUSED = "paused"  # the reason's code, and of GPU_LABEL: the DaemonSets' affinity wants "true"
 OWNER = "gpunode.dev/plugin-paused-by"
 PAUSE_SECONDS = 60.0  # for the pods to end
 LOOK = 0.5
@@ -241,7 +241,7 @@ def pause(
 def why_paused(node: Node) -> Problem:
     what = f"a run took the plugin off {node.name} for another driver, and has not brought it back"
     fix = "`gpunode top` shows a running run. If the run has ended, `gpunode provision` restores the plugin."
-    return Problem("paused", what, fix=advise(fix))
+    return Problem(PAUSED, what, fix=advise(fix))
 
 
 def paused_nodes(api: Api) -> dict[str, str]:
