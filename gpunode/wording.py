@@ -190,7 +190,12 @@ OWN = re.compile(
 
 def common(text: str, host: str) -> str:
     """The text of one host without what differs from host to host."""
-    return OWN.sub("…", re.sub(rf"(?<![\w.-]){re.escape(host)}(?![\w-])", "HOST", text))
+    return OWN.sub("…", without_name(text, host))
+
+
+def without_name(text: str, host: str) -> str:
+    """The text with HOST in the place of this host's name."""
+    return re.sub(rf"(?<![\w.-]){re.escape(host)}(?![\w-])", "HOST", text)
 
 
 def several(number: int, noun: str) -> str:

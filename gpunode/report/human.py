@@ -24,7 +24,7 @@ from gpunode.report.plain import Part, indent, lines, one_line, plain
 from gpunode.report.plans import failure, group_alike, group_failures, plan_lines, summary_text
 from gpunode.report.runs import cell_text, group_rows, slowest
 from gpunode.report.terminal import Line, Live, screen, to_text, wrap
-from gpunode.wording import common
+from gpunode.wording import without_name
 
 MANY = 8  # rows; more are shown in less detail
 CHAINS = 3  # hosts; of more, those whose chain holds have a line each
@@ -190,7 +190,8 @@ class Human:
         """The link; one that is broken as that of an earlier host names this in place of cause and fix."""
         if link.status == "ok" or not link.problem or not link.fix:
             return link
-        first = self._causes.setdefault((link.layer, common(link.cause, host), common(link.fix, host)), host)
+        key = (link.layer, without_name(link.cause, host), without_name(link.fix, host))
+        first = self._causes.setdefault(key, host)
         return (
             link
             if first == host

@@ -976,11 +976,14 @@ def test_a_cause_of_several_hosts_is_told_once(capsys):
     for host in ("a", "b"):
         shown.links(host, [Verdict.broken("node", "not judged", f"{host} may not", "Grant this.")])
     shown.links("c", [Verdict.broken("PCI", "no GPU", "nothing there", "Seat it.")])
+    for host, gpu in (("d", "3b:00.0"), ("e", "5e:00.0")):
+        shown.links(host, [Verdict.broken("NVML", "a reset is due", "Xid 48", f"Reset {gpu}.")])
     columns = ("cause", "layer", "hosts", "names", "fix")
     rows = [("not judged", "node", 2, "a, b", "Grant this."), ("no GPU", "PCI", 1, "c", "Seat it.")]
     shown.rows("cause", columns, rows)
     text = capsys.readouterr().out
     assert [text.count(words) for words in ("Grant this.", "Seat it.", "nothing there")] == [1, 1, 1]
+    assert "Reset 5e:00.0." in text  # its own GPU
     assert "cause     as of a\n" in text
     assert "fix    as above\n" in text
 
