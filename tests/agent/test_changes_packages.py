@@ -301,6 +301,16 @@ def test_apts_own_words_about_a_lock_are_understood(host: Host):
     assert (failed["code"], failed["error"]) == ("apt-locked", "apt is in use by apt-get (pid 4242)")
 
 
+def test_a_locks_file_that_cannot_be_written_is_no_lock(host: Host):
+    """The second line is that of a held lock, but for its end."""
+    text = (
+        "E: Could not open lock file /var/lib/dpkg/lock-frontend - open (28: No space left on device)\n"
+        "E: Unable to acquire the dpkg frontend lock (/var/lib/dpkg/lock-frontend), are you root?\n"
+    )
+    host.apt(dry=said(text, 100))
+    assert host.fail(Packages("why", install=(PackageSpec("hello"),)))["code"] == "disk-full"
+
+
 @pytest.mark.parametrize("step", ["dpkg", "apt-mark"])
 def test_dpkgs_own_words_about_a_lock_are_understood(host: Host, step: str):
     """They end with advice about the lock's file."""

@@ -178,10 +178,10 @@ def apt_get(this: Run, *arguments: str) -> Tuple[int, str]:
 
 
 def refuse_locked(text: str) -> None:
-    """Raises Failure if another process took a lock of apt's or dpkg's after `wait_for_apt`."""
-    if re.search(
-        r"Could not get lock|Unable to (acquire|lock)|dpkg .*(is|was) locked by another process", text
-    ):
+    """Raises Failure if another process took a lock of apt's or dpkg's after `wait_for_apt`.
+
+    "Unable to acquire the dpkg frontend lock" alone is no such: so ends a full disk, too."""
+    if re.search(r"Could not get lock|dpkg .*(is|was) locked by another process", text):
         held = re.search(r"(?:held by process|with pid) (\d+)", text)
         raise locked_failure("apt", int(held.group(1)) if held else None)
 

@@ -80,7 +80,9 @@ def dnf(this: Run, *arguments: str) -> Tuple[int, str]:
     words = (
         r"already locked by (\d+)|another copy is running as pid (\d+)|(?:obtain|create).* transaction lock"
     )
-    taken = re.search(words, text) if status else None
+    # rpm reports that it cannot write its lock's file in the same words: "… lock on /x (No space left on device)"
+    failed = re.search(r"transaction lock on .*\((?!Resource temporarily)", text)
+    taken = re.search(words, text) if status and not failed else None
     if taken:
         raise locked_failure(ours.program, int(taken.group(1) or taken.group(2) or 0), "dnf-locked")
     return status, text
