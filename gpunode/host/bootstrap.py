@@ -249,7 +249,10 @@ def _sudo_error(host: str, stderr: str) -> SudoRefused | None:
             "sudo works only in a terminal (requiretty)",
             hint="Add `Defaults:USER !requiretty` to the host's sudoers, with the name of this login.",
         )
-    if re.search(r"not in the sudoers file|not allowed to (execute|run)|may not run|I can't do that", stderr):
+    if re.search(
+        r"not in the sudoers file|not allowed to (execute '|run sudo)|may not run sudo|I can't do that",
+        stderr,
+    ):
         return SudoRefused(
             host,
             "sudo does not let this user become root",

@@ -324,6 +324,7 @@ SUDO = [
         "Sorry, user ops is not allowed to execute '/usr/bin/python3 -I' as root on gpu-07.",
         "sudo does not let this user become root",
     ),
+    ("Sorry, user ops may not run sudo on gpu-07.", "sudo does not let this user become root"),
     ("ops is not in the sudoers file.", "sudo does not let this user become root"),
     (
         "sudo: Account expired or PAM config lacks an account section",
@@ -342,6 +343,11 @@ def test_sudos_refusals_are_understood(machine: Machine, stdin: bytes, words: st
     error = refusal(machine, stdin)
     assert isinstance(error, SudoRefused)
     assert error.message == message
+
+
+@pytest.mark.parametrize("banner", ["Users may not run miners.", "Staff are not allowed to run miners."])
+def test_a_banner_is_no_refusal_of_sudos(banner: str):
+    assert isinstance(bootstrap.explain("gpu-07", [], f"{banner}\nKilled", 137), AgentFailed)
 
 
 def test_sudo_is_told_to_speak_english_and_not_to_ask(machine: Machine, stdin: bytes):
