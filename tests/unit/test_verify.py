@@ -140,11 +140,20 @@ def test_a_lost_gpus_commands_name_the_node_not_the_host(words: tuple[str, ...])
     assert "kubectl drain n7 " in first(replace(host, node="n7"), seen).fix
 
 
-@pytest.mark.parametrize("text", ["node-name: N8", "node-name: n9\nkubelet-arg+: [hostname-override=n8]"])
-def test_a_lost_gpus_commands_name_the_node_of_k3s_settings(text: str):
+@pytest.mark.parametrize(
+    ("text", "environment", "name"),
+    [
+        ("node-name: N8", "", "n8"),
+        ("node-name: n9\nkubelet-arg+: [hostname-override=n8]", "K3S_NODE_NAME=n6", "n8"),
+        ("with-node-id: false", "K3S_NODE_NAME=n8", "n8"),
+        ("node-name: n8\nwith-node-id: true", "K3S_NODE_NAME=n8", "modern"),  # n8-1a2b3c4d
+    ],
+)
+def test_a_lost_gpus_commands_name_the_node_of_k3s_settings(text: str, environment: str, name: str):
     host, seen = cases.right("k3s")
-    seen = cases.overlaid(seen, {"files": {"/etc/rancher/k3s/config.yaml.d/50.yaml": text}})
-    assert "kubectl drain n8 " in first(host, replace(seen, smi_error="No devices were found")).fix
+    paths = ("/etc/rancher/k3s/config.yaml.d/50.yaml", "/etc/systemd/system/k3s-agent.service.env")
+    seen = cases.overlaid(seen, {"files": dict(zip(paths, (text, environment), strict=True))})
+    assert f"kubectl drain {name} " in first(host, replace(seen, smi_error="No devices were found")).fix
 
 
 def test_a_fabric_manager_that_does_not_run_breaks_nvml():

@@ -9,7 +9,7 @@ from gpunode.explain import explain
 from gpunode.links.driver import mig, modules, plan
 from gpunode.links.driver.decide import is_in_container
 from gpunode.links.driver.modules import loaded_flavour
-from gpunode.links.kubelet.start import flag
+from gpunode.links.kubelet.start import flag, has_flag
 from gpunode.links.link import Link, Step, cause_by_plan, fix_by_plan, judge_by_plan, waiting_step
 from gpunode.links.machine.pci import driven
 from gpunode.model import Facts, Fault, Gpu, KernelModule, Outcome, Verdict
@@ -44,7 +44,8 @@ def node_name(outcome: Outcome, seen: Facts) -> str:
     # source: k8s.io/component-helpers/node/util, GetHostname; a kubelet's own argument comes last in k3s' (its pkg/daemons/agent)
     argv = seen.kubelet.arguments if seen.kubelet else ()
     argv += desired.kubelet.argv if desired and desired.kubelet else ()
-    return (flag(argv, "hostname-override") or flag(argv, "node-name") or seen.hostname).strip().lower()
+    own = None if has_flag(argv, "with-node-id") else flag(argv, "node-name")
+    return (flag(argv, "hostname-override") or own or seen.hostname).strip().lower()
 
 
 def judge_module(outcome: Outcome, seen: Facts) -> Verdict:

@@ -74,15 +74,22 @@ def read(facts: Facts, place: Place) -> KubeletStart:
     problem, argv = service.problem, ["kubelet"]
     try:
         # source: k3s' pkg/daemons/agent; the kubelet's own arguments come after it
-        argv += [
-            f"--hostname-override={name[2:]}"
-            for name in _arguments(facts, product, service, "node-name")[-1:]
-        ]
+        if name := _node_name(facts, product, service):
+            argv.append(f"--hostname-override={name}")
         argv += _arguments(facts, product, service, ARG)
     except CannotPlan as error:
         problem = error.message.splitlines()[-1]
     argv.append(f"--config-dir={product.folder}")
     return start.below_service(facts, service, argv, start.config_files(facts, argv, ""), problem)
+
+
+def _node_name(facts: Facts, product: Product, service: KubeletStart) -> str:
+    """The node's name of arguments, settings or environment; "" for the host's, or where `with-node-id` appends an id to it."""
+    ids = values(settings(facts, product), "with-node-id")
+    if start.has_flag(service.argv, "with-node-id") or (ids and ids[-1].value != "false"):
+        return ""
+    names = _arguments(facts, product, service, "node-name")
+    return names[-1][2:] if names else service.variables.get(f"{product.name.upper()}_NODE_NAME", "")
 
 
 def _arguments(facts: Facts, product: Product, service: KubeletStart, key: str) -> tuple[str, ...]:
