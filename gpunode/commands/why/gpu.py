@@ -148,8 +148,11 @@ def _may_have(member: Member, index: str | None) -> bool:
 
 
 def _indexes(usages: Sequence[NodeUsage]) -> str:
-    """`has GPUs 0 to 3,`, or `reports` where none is known."""
-    known = [gpu.index for usage in usages for gpu in usage.gpus]
-    if not known:
-        return "reports"
-    return f"has GPUs {known[0]} to {known[-1]}," if known[1:] else f"has GPU {known[0]},"
+    """`has GPUs 0 to 3,`, `has GPUs 0, 1 and 3,`, or `reports` where none is known."""
+    known = sorted(
+        (gpu.index for usage in usages for gpu in usage.gpus), key=lambda index: (len(index), index)
+    )
+    if not known[1:]:
+        return f"has GPU {known[0]}," if known else "reports"
+    whole = known == [*map(str, range(len(known)))]
+    return f"has GPUs {'0 to' if whole else ', '.join(known[:-1]) + ' and'} {known[-1]},"

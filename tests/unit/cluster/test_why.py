@@ -449,8 +449,19 @@ def test_what_is_no_gpu_is_a_mistake(why: Why, fake: FakeApi):
     assert isinstance(why("gpu", "n2/0").exception, UsageError)
     unlisted = why("gpu", "n1/7")
     assert (unlisted.exit_code, "n1 reports no GPU 7" in unlisted.output) == (7, True), unlisted.output
-    gpus = tuple(Gpu(f"GPU-{index}", str(index), "H100", 1) for index in range(4))
-    assert _indexes([NodeUsage("n1", gpus)]) == "has GPUs 0 to 3,"
+
+
+@pytest.mark.parametrize(
+    ("indexes", "words"),
+    [
+        ([0, 1, 10, *range(2, 10)], "has GPUs 0 to 10,"),  # as strings are sorted
+        ([0, 1, 3], "has GPUs 0, 1 and 3,"),
+        ([2], "has GPU 2,"),
+    ],
+)
+def test_a_nodes_gpus_are_listed_where_some_are_missing(indexes: list[int], words: str):
+    gpus = tuple(Gpu(f"GPU-{index}", str(index), "H100", 1) for index in indexes)
+    assert _indexes([NodeUsage("n1", gpus)]) == words
 
 
 @pytest.mark.parametrize("name", ["a/b/c", "/b", "a/", "/"])
