@@ -159,7 +159,8 @@ def settle_time(this: Run) -> float:
 def read_unconfirmed() -> List[Dict[str, Any]]:
     """What earlier runs kept unconfirmed: {code, run, unit, by, since}, the oldest first. Raises Failure."""
     texts = {path: text_of(path) for path in unconfirmed_files("*")}  # None: confirmed meanwhile
-    records = [check_format(dict(json.loads(text)), path) for path, text in texts.items() if text]
+    # They are written at once: one that is empty is damaged, and no less an error.
+    records = [check_format(dict(json.loads(text)), path) for path, text in texts.items() if text is not None]
     keys = ("code", "run", "unit", "by", "since")
     return sorted(({key: each[key] for key in keys} for each in records), key=lambda each: each["since"])
 

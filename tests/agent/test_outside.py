@@ -170,7 +170,7 @@ def test_a_connection_that_only_follows_confirms_nothing(docker: Host):
 def test_without_the_operator_an_answer_of_the_api_server_keeps_it_unconfirmed(
     docker: Host, api: Callable[..., None]
 ):
-    """The next run's probe tells; a job that says so confirms. A mark of a newer gpunode is refused by name."""
+    """The next run's probe tells; a job that says so confirms. A mark of a newer gpunode is refused by name; an empty one is an error."""
     api(away=2)
     messages = docker.ask(docker.job(write('{"a": 1}'), GUARDED, confirm=10))
     assert messages[-1]["ok"]
@@ -183,6 +183,8 @@ def test_without_the_operator_an_answer_of_the_api_server_keeps_it_unconfirmed(
     seen = docker.probe()
     assert seen["unconfirmed"] is None
     assert f"{MARK} was written by a newer gpunode, in format 2" in seen["errors"]["unconfirmed"]
+    docker.write(MARK, "")
+    assert "unconfirmed" in docker.probe()["errors"]
     del mark["version"]  # as of before there were versions
     docker.write(MARK, json.dumps(mark))
     assert [entry["run"] for entry in docker.probe()["unconfirmed"]] == ["run1"]
