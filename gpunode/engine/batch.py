@@ -74,25 +74,28 @@ class Run:
 
 class Turns:
     """A batch changes hosts or proves them, never both at once: a node that is down would hold up the plugin's rollout to others. A proof
-    begins when each of the `hosts` has ended or waits for work."""
+    begins when each of the `hosts` has ended or waits for work, or for one of the `forks` while all wait for work."""
 
-    def __init__(self, hosts: Collection[str]) -> None:
-        self._busy = set(hosts)
+    def __init__(self, hosts: Collection[str], forks: int) -> None:
+        self._busy, self.waiting, self._forks = set(hosts), set[str](), forks
         self._proof = threading.Lock()
 
     def take(self, host: str) -> None:
         """Before the host's changes: wait for the end of a proof that goes on."""
         with self._proof:
             self._busy.add(host)
+            self.waiting.discard(host)
 
-    def leave(self, host: str) -> None:
-        """The host has ended, or waits for work."""
+    def wait(self, host: str) -> None:
+        self.waiting.add(host)
         self._busy.discard(host)
 
-    def begin_proof(self) -> bool:
-        """Whether a proof may begin; if so, no host takes its turn until `end_proof`."""
+    def begin_proof(self, ended: Collection[str]) -> bool:
+        """Whether a proof may begin, of hosts that have `ended`; if so, no other takes its turn until `end_proof`."""
+        self.waiting.difference_update(ended)
+        self._busy.difference_update(ended)
         self._proof.acquire()
-        if self._busy:
+        if self._busy and len(self.waiting) < self._forks:
             self._proof.release()
             return False
         return True
@@ -121,10 +124,10 @@ def _change(run: Run, members: Members) -> Generator[Members, None, None]:
     first. No other begins its changes while the caller has a part."""
     now = {member.host.name: member for member in members}
     going = {member.host.name for member in members if rounds.may_change(member)}
-    turns = Turns(going)
     if not going:
         yield members
         return
+    turns = Turns(going, run.session.forks)
 
     def change(visit: Visit, emit: OnEvent) -> Outcome:
         name = visit.host.name
@@ -132,17 +135,14 @@ def _change(run: Run, members: Members) -> Generator[Members, None, None]:
 
         def watch(event: Event) -> None:
             if event.data.get("wait") == work.WAIT:
-                turns.leave(name)
+                turns.wait(name)
             emit(event)
 
-        try:
-            now[name] = after = work.clear(
-                run.api, run.session, before, visit, run.record, watch, stopped=lambda: run.stopped
-            )
-            turns.take(name)
-            now[name] = after = _change_host(run, after, visit, emit, cleared=after is not before)
-        finally:
-            turns.leave(name)
+        now[name] = after = work.clear(
+            run.api, run.session, before, visit, run.record, watch, stopped=lambda: run.stopped
+        )
+        turns.take(name)
+        now[name] = after = _change_host(run, after, visit, emit, cleared=after is not before)
         assert after.outcome is not None
         return after.outcome
 
@@ -155,7 +155,7 @@ def _change(run: Run, members: Members) -> Generator[Members, None, None]:
                 going.remove(outcome.host)
             run.session.reporter.failures(done)
             if going:
-                text = f"still in use: {few(sorted(going), NAMED)}; the batch's other hosts are finished now"
+                text = f"still in use: {few(sorted(turns.waiting), NAMED)}; the batch's other hosts are finished now"
                 run.session.reporter.event(Event("stage", None, text))
             yield tuple(now[member.host.name] for member in members if member.host.name not in going)
         finally:

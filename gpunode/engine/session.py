@@ -1,6 +1,6 @@
 """One run of a command over the selected hosts: their visits, and the reporter."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Protocol
@@ -45,11 +45,11 @@ class Session:
         self,
         task: Callable[[Visit, OnEvent], Outcome],
         hosts: Sequence[Host],
-        ends_part: Callable[[], bool] = lambda: False,
+        ends_part: Callable[[Collection[str]], bool] = lambda _: False,
         *,
         plans: bool = True,
     ) -> Iterator[list[Outcome]]:
-        """As `each`, in parts: those that are done whenever `ends_part` is true then. The tasks of the others go on meanwhile."""
+        """As `each`, in parts: those that are done whenever `ends_part` is true of them. The tasks of the others go on meanwhile."""
 
         def visit_host(host: Host, emit: OnEvent) -> Outcome:
             visit = self.visits[host.name]
@@ -71,7 +71,7 @@ class Session:
                         self.reporter.outcome(replace(item, status="differs") if differs else item)
                     else:
                         self.reporter.event(item)
-                    if done and ends_part():
+                    if done and ends_part(done):
                         break
             part = [host for host in hosts if host.name in done]
             hosts = [host for host in hosts if host.name not in done]

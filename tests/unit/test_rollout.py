@@ -13,6 +13,7 @@ from gpunode.engine import batch, control_plane, rollout, rounds, work
 from gpunode.engine.batch import Run
 from gpunode.engine.batch_order import Size
 from gpunode.engine.member import PAUSED, Member, Members
+from gpunode.engine.session import Session
 from gpunode.errors import ApiConnectionLost, Problem, Unreachable
 from gpunode.model import Cluster, Host, Inventory, Outcome, Plan, Reboot, Ssh, StepPlan
 
@@ -130,18 +131,40 @@ def test_an_undone_host_gets_its_node_back_from_an_api_server_that_was_away_mean
 
 
 def test_no_host_is_changed_while_others_of_its_batch_are_proven():
-    turns = batch.Turns({"a", "b"})
-    turns.leave("a")
-    assert not turns.begin_proof()  # b may be free at once
-    turns.leave("b")
-    assert turns.begin_proof()
+    turns = batch.Turns({"a", "b"}, forks=2)
+    assert not turns.begin_proof("a")  # b may be free at once
+    turns.wait("b")
+    assert turns.begin_proof("a")
     changed = threading.Thread(target=turns.take, args=("b",))
     changed.start()
     changed.join(0.05)
     assert changed.is_alive()
     turns.end_proof()
     changed.join(60)
-    assert not turns.begin_proof()
+    assert not turns.begin_proof("a")
+
+
+def test_hosts_that_have_no_fork_while_others_wait_for_work_keep_none_from_its_proof():
+    turns = batch.Turns({"a", "b", "c"}, forks=1)
+    assert not turns.begin_proof("a")  # the fork takes the next
+    turns.wait("b")
+    assert turns.begin_proof("a")
+
+
+def test_hosts_that_end_together_are_proven_together(monkeypatch):
+    """The one's connection is still being closed when the other's outcome comes."""
+    closing, asked, begin_proof = threading.Event(), threading.Event(), batch.Turns.begin_proof
+    closes = {"a": closing.wait, "b": lambda: closing.set() or asked.wait(60)}
+    visits = {name: mock.Mock(host=Host(name, Ssh(name)), close=close) for name, close in closes.items()}
+    plan = Plan("", (StepPlan("x", (Reboot("why"),)),))
+    members = tuple(Member(visits[name].host, Outcome(name, "planned", plan=plan)) for name in "ab")
+    monkeypatch.setattr(batch.Turns, "begin_proof", lambda *known: (begin_proof(*known), asked.set())[0])
+    monkeypatch.setattr(batch, "_change_host", lambda _run, member, *_, **__: member)
+    monkeypatch.setattr(work, "clear", lambda _api, _session, member, *_, **__: member)
+    session = Session(mock.Mock(), tuple(mock.Mock() for _ in "abc"), visits, mock.MagicMock(), forks=2)
+    run = Run(session, None, mock.Mock(), mock.Mock(), {}, prove=False)
+    parts = list(batch._change(run, members))
+    assert [[member.host.name for member in part] for part in parts] == [["a", "b"]]
 
 
 def test_hosts_that_still_wait_are_given_back_by_a_run_that_breaks():
