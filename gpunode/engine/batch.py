@@ -20,7 +20,7 @@ from gpunode.engine.phases import WAITS, Laps, Spent
 from gpunode.engine.plan_file import PlanFile
 from gpunode.engine.proof import Walk, prove
 from gpunode.engine.record import RIGHT, Record, State
-from gpunode.engine.reporter import Reporter, progress, report_reason
+from gpunode.engine.reporter import Reporter, progress, report_reason, stages
 from gpunode.engine.session import Session
 from gpunode.errors import ClusterError, Problem
 from gpunode.links.node import taint
@@ -168,10 +168,11 @@ def _change_host(run: Run, member: Member, visit: Visit, emit: OnEvent, *, clear
     if not rounds.may_change(member):
         return member
     host = member.host.name
-    if not run.stopped:
+    unhealthy = control_plane.why_unhealthy(run.api, member, stages(emit, host)) if cleared else None
+    if not (run.stopped or unhealthy):
         run.record.host(host, "changing")
-    if stopped := run.stopped:
-        reason = replace(stopped, what=f"{work.NOT_CHANGED}: {stopped.what}", subject=host)
+    if reason := run.stopped or unhealthy:
+        reason = replace(reason, what=f"{work.NOT_CHANGED}: {reason.what}", subject=host)
         return member.exclude(work.lift_cordon(run.api, member, reason, emit) if cleared else reason)
     member, accepted = run.hold_taint(member, emit, changing=True), run.accepted.get(host, frozenset())
     ready = partial(_clear_again, run, visit, emit)

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 from gpunode.cluster import control_plane
 from gpunode.cluster.api import Api
+from gpunode.cluster.api.watch import OnProgress
 from gpunode.engine.member import Member, Members
 from gpunode.engine.reporter import Reporter, progress, report_reason
 from gpunode.errors import Problem
@@ -55,6 +56,21 @@ def healthy_after(api: Api | None, members: Members, hosts: Collection[str], rep
     return _check_health(api, members, hosts, AFTER, (), reporter)
 
 
+def why_unhealthy(api: Api | None, member: Member, notify: OnProgress) -> Problem | None:
+    """Why the host may not be disturbed now: it is of the control plane, and the rest of that is unhealthy."""
+    if not is_control_plane(member):
+        return None
+    return _problem(api, BEFORE, notify, [member.node.name] if member.node else ())
+
+
+def _problem(
+    api: Api | None, seconds: float, notify: OnProgress, but: Collection[str] = ()
+) -> Problem | None:
+    why = control_plane.wait(api, seconds, notify, but) if api else ""
+    fix = "See `kubectl get --raw '/readyz?verbose'` and the pods of kube-system; then run again."
+    return Problem(UNHEALTHY, f"the control plane is not healthy: {why}", fix=fix) if why else None
+
+
 def _check_health(
     api: Api | None,
     members: Members,
@@ -63,14 +79,9 @@ def _check_health(
     but: Collection[str],
     reporter: Reporter,
 ) -> Members:
-    why = control_plane.wait(api, seconds, progress(reporter), but) if api and hosts else ""
-    if not why:
+    reason = _problem(api, seconds, progress(reporter), but) if hosts else None
+    if reason is None:
         return members
-    reason = Problem(
-        UNHEALTHY,
-        f"the control plane is not healthy: {why}",
-        fix="See `kubectl get --raw '/readyz?verbose'` and the pods of kube-system; then run again.",
-    )
     for host in hosts:
         report_reason(reporter, host, replace(reason, subject=host))
     return tuple(

@@ -188,14 +188,25 @@ def test_a_host_that_is_lost_before_its_changes_gives_its_node_back(monkeypatch)
     assert (after.outcome.status, after.outcome.why, lift.call_count) == ("unreachable", "no route", 1)
 
 
-def test_no_change_begins_once_the_run_was_ended(monkeypatch):
-    """As after a second Ctrl-C during a proof: its node is given back."""
+@pytest.mark.parametrize(
+    ("ended", "ill", "code", "what"),
+    [
+        (True, "", PAUSED, "the run was interrupted"),
+        (False, "etcd is down", control_plane.UNHEALTHY, "the control plane is not healthy: etcd is down"),
+    ],
+    ids=["after a second Ctrl-C during a proof", "a host of the control plane that fell ill meanwhile"],
+)
+def test_no_change_begins_where_it_may_not_any_more(monkeypatch, ended: bool, ill: str, code: str, what: str):
+    """Once its work has ended, its node is given back."""
     plan = Plan("a", (StepPlan("x", (Reboot("why"),)),))
-    member = Member(Host("a", Ssh("a")), Outcome("a", "planned", plan=plan))
+    node = mock.Mock(labels={"node-role.kubernetes.io/control-plane": ""})
+    member = Member(Host("a", Ssh("a")), Outcome("a", "planned", plan=plan), node)
     monkeypatch.setattr(rounds, "converge_host", mock.Mock(side_effect=AssertionError("it was changed")))
     monkeypatch.setattr(work, "lift_cordon", lambda _api, _member, reason, _emit: reason)
+    monkeypatch.setattr(control_plane.control_plane, "wait", lambda *_: ill)
     record = mock.Mock(lost="")
-    run = Run(mock.Mock(), mock.Mock(), record, mock.Mock(set=True), {}, prove=False)
+    run = Run(mock.Mock(), mock.Mock(), record, mock.Mock(set=ended), {}, prove=False)
     after = batch._change_host(run, member, mock.Mock(), mock.Mock(), cleared=True)
-    assert after.reason == Problem(PAUSED, "not changed: the run was interrupted", subject="a")
+    assert after.reason
     assert not record.host.called
+    assert (after.reason.code, after.reason.what) == (code, f"not changed: {what}")
