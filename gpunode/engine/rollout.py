@@ -21,6 +21,7 @@ from gpunode.engine.overview import RunLine
 from gpunode.engine.record import BAD, BEGUN, FINISHED, Progress, Record, RecordedRun, RunOptions
 from gpunode.engine.reporter import Brief, Reporter, confirm, progress, report_reason
 from gpunode.engine.session import Session
+from gpunode.engine.shown import status_of
 from gpunode.errors import ClusterError, Problem
 from gpunode.links.node import cordon
 from gpunode.links.pod.vectoradd import sweep
@@ -78,7 +79,8 @@ def plan_hosts(
         if member.host.name in begun or (member.node and member.node.name in left)
     ]
     order = rounds.order_batches(members, begun=disturbed, size=size, canary=canary)
-    able = [member.host for member in members if member.host_ok or member.has_changes]
+    going = [member for member in members if member.outcome and status_of(member.outcome) != "broken"]
+    able = [member.host for member in going if member.host_ok or member.has_changes]
     judged = {host.name for host in (session.hosts if max_fail is not None else able)}
     return Hosts(members, placed, order, frozenset(judged.union(begun)), max_fail, undone)
 

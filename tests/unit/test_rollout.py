@@ -63,6 +63,16 @@ def test_hosts_that_the_resumed_run_has_begun_count_as_failed(
     assert hosts.judged == {*judged}
 
 
+@pytest.mark.parametrize(("max_fail", "judged"), [(None, "b"), (1, "ab")])
+def test_a_host_that_the_plan_shows_as_broken_ends_no_run(monkeypatch, max_fail: int | None, judged: str):
+    """As one that has lost a GPU and has nothing to change."""
+    members = tuple(Member(Host(name, Ssh(name)), Outcome(name, "right")) for name in "ab")
+    monkeypatch.setattr(rollout, "status_of", lambda seen: "broken" if seen.host == "a" else seen.status)
+    inventory = Inventory("", tuple(member.host for member in members), Cluster())
+    session = mock.Mock(inventory=inventory, hosts=inventory.hosts, planners={})
+    assert rollout.plan_hosts(session, None, members, max_fail=max_fail).judged == {*judged}
+
+
 @pytest.mark.parametrize(("waited", "status"), [(False, "right"), (True, "planned")])
 def test_hosts_are_probed_again_where_another_run_held_the_lease(monkeypatch, waited: bool, status: str):
     """Those that can take part: their plans may be out of date. Whom these disturb is asked, too: by that a host of the control plane
