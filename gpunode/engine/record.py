@@ -175,8 +175,11 @@ class RecordedRun:
 
     @property
     def changed(self) -> bool:
-        """False if it had nothing to change. An older gpunode did not record what it had."""
-        return not self.version or bool(self.changes or self.marks or self.in_state(*BEGUN))
+        """False if it had nothing to change, or ended before the first change. An older gpunode did not record what it had."""
+        # The changes of a host that was lost may go on there.
+        begun = [name for name, host in self.hosts.items() if host.started or host.state == "unreachable"]
+        planned = begun and any(self.planned.get(name) for name in (*begun, CLUSTER))
+        return not self.version or bool(planned or self.marks or self.in_state(*BEGUN))
 
     @property
     def not_done(self) -> tuple[str, ...]:

@@ -5,6 +5,7 @@ import os
 import re
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -18,7 +19,15 @@ from gpunode.cluster.objects.difference import Difference
 from gpunode.commands import undo as undoing
 from gpunode.engine import history, undo_cluster
 from gpunode.engine.history import read, recent
-from gpunode.engine.record import Progress, Record, RunOptions, State
+from gpunode.engine.record import (
+    CLUSTER,
+    Progress,
+    Record,
+    RecordedMarks,
+    RecordedRun,
+    RunOptions,
+    State,
+)
 from gpunode.engine.session import Session
 from gpunode.errors import GpunodeError
 from gpunode.local.files import runs_folder
@@ -79,6 +88,8 @@ def begin(inventory: Path, hosts: Sequence[str], undo: str | None = None) -> Rec
     """A run that has changed all of these hosts."""
     made = Record.begin(inventory, hosts, RunOptions(undo=undo))
     made.plans({host: plan(host, RESTART) for host in hosts})
+    for host in hosts:
+        made.host(host, "finished", applied=[RESTART])
     return made
 
 
@@ -148,11 +159,30 @@ def test_show_last_shows_a_forget_too(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
+    ("of", "changed"),
+    [
+        ({"planned": {"a": (0,), CLUSTER: (1,)}, "hosts": {"a": Progress("skipped", 0)}}, False),
+        ({"planned": {"a": (0,)}, "hosts": {"a": Progress("unreachable", 0)}}, True),  # lost in its changes
+        ({"planned": {"a": (0,)}, "hosts": {"a": Progress("skipped", 0, made=(0,))}}, True),
+        ({"planned": {CLUSTER: (0,)}, "hosts": {"a": Progress("proven", 0)}}, True),
+        ({"hosts": {"a": Progress("proven", 0)}}, False),
+        ({"hosts": {"a": Progress("drained", 0)}}, True),
+        ({"marks": (RecordedMarks("n", "w", {}, {"x": "1"}),)}, True),
+        ({"version": ""}, True),
+    ],
+)
+def test_a_run_changed_something_unless_it_ended_before_the_first_change(of: dict[str, Any], changed: bool):
+    recorded = RecordedRun("4f1c", "inventory.yaml", 0, RunOptions(), version="1.0")
+    assert replace(recorded, **of).changed is changed
+
+
+@pytest.mark.parametrize(
     ("later", "passed"),
     [
         ([("forget", {"a": "forgotten"})], ["a `forget`"]),
         ([(None, {"a": "proven", "b": "in use"}), (2, {"a": "undone"}), (3, {"a": "undone"})], [NONE] * 3),
         ([(1, {"a": "kept", "b": "kept"})], [NONE, KEPT]),
+        ([(None, {"a": "skipped, changed", "b": "skipped, changed"})], [NONE]),  # a closed gate
         ([(1, {"a": "kept"}), (1, {"b": "kept"})], [NONE, NONE]),  # neither had the cluster's objects
         ([(1, {"a": "kept", "b": "undone, changed"})], []),
         (
@@ -227,7 +257,8 @@ def test_undo_last_does_not_take_an_unfinished_undo_back(
     rest.host("a", "undone")
     rest.end()
     undone.clear()
-    assert (run("undo", "last")[0], undone) == (0, [second.id])
+    newest_change = rest if state == "skipped" else second  # of none, the newest run
+    assert (run("undo", "last")[0], undone) == (0, [newest_change.id])
 
 
 @pytest.mark.parametrize(("state", "code"), [("kept", 4), ("undone", 0)])
