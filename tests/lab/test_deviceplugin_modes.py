@@ -401,6 +401,7 @@ def test_verify_says_what_a_gpu_with_mig_on_lacks(
         assert ran.code == 1, ran
         return next(link for link in ran.of("link", "modern") if link["layer"] == "capacity")
 
+    wait("the kubelet counts the plugin's GPUs", lambda: "\n" not in capacity()["cause"])
     uncut = capacity()
     assert uncut["cause"] == "GPU 2: MIG is on, but no MIG device was made, so nothing of it is offered"
     assert "nvidia-smi mig -i 2 -cgi PROFILE -C" in uncut["fix"]
@@ -452,8 +453,9 @@ def caught_allocating(lab: Lab, made: Pods, pid: str) -> str:
 
     The kubelet asks for a preferred allocation first, so the plugin is let run in slices until that is answered.
     """
-    modern, slices = lab.node("modern"), f"kill -CONT {pid}; sleep 0.001; kill -STOP {pid}"
+    modern = lab.node("modern")
     for attempt in range(5):
+        seconds = 0.001  # of a slice; on a busy machine the plugin gets no processor in so short a time
         modern.exec(["kill", "-STOP", pid])
         name = made.make(f"caught-{attempt}", "modern")
         while made.get(name)["status"]["phase"] == "Pending":
@@ -461,7 +463,8 @@ def caught_allocating(lab: Lab, made: Pods, pid: str) -> str:
             if "devicemanager.(*endpointImpl).allocate(" in stacks:
                 return name
             if "devicemanager.(*endpointImpl).getPreferredAllocation(" in stacks:
-                modern.exec(["sh", "-c", slices])
+                modern.exec(["sh", "-c", f"kill -CONT {pid}; sleep {seconds:.3f}; kill -STOP {pid}"])
+                seconds *= 1.2
         modern.exec(["kill", "-CONT", pid])
         made.delete(name)
     pytest.fail("Allocate was never seen under way")
