@@ -141,13 +141,16 @@ def break_host(
 
 def _fault(name: str, option: str, more: str = "") -> "Fault":
     """The chain's fault of this name. Raises UsageError where there is none; `option`: what stands before the name."""
+    from difflib import get_close_matches
+
     from gpunode.engine.chain import FAULTS
     from gpunode.errors import UsageError
 
     if name in FAULTS:
         return FAULTS[name]
     what = f"{option}{name}: there is no such break" if name else "what to break is not named"
-    raise UsageError(what, hint=f"Choose one of {', '.join(FAULTS)}. {more}".rstrip())
+    near = [f"Did you mean {each}? " for each in get_close_matches(name, FAULTS, 1)]
+    raise UsageError(what, hint=f"{''.join(near)}Choose one of {', '.join(FAULTS)}. {more}".rstrip())
 
 
 @app.command("add")

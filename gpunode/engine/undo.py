@@ -293,9 +293,15 @@ def _driver(facts: Facts, installed: Mapping[str, Package]) -> Mapping[str, Pack
 def _why_kept(journal: Journal, run: str, name: str, change: PackageChange, package: Package | None) -> str:
     """Why a package is not as the run's change left it, or its change was taken back since and made again; "" where it is the run's."""
     now = package.version if package else None
+    entries = [entry for entry in reversed(journal) if name in entry.packages]
+    if now and change.now is None:
+        last = entries[0]
+        by = (
+            f"run {last.run} installed {now}" if last.packages[name].now == now else f"{now} is installed now"
+        )
+        return f"{SOMEBODY}: the run removed it; {by}"
     if now != change.now:
         return f"{SOMEBODY}: now {now or 'removed'}, after the run {change.now}"
-    entries = [entry for entry in reversed(journal) if name in entry.packages]
     since = list(takewhile(lambda entry: run not in (EVERY, entry.run), entries))
     ends: dict[tuple[str, bool], str | None] = {}  # how each later run left it, and (True) its undos
     for entry in since:

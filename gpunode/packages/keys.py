@@ -83,7 +83,8 @@ def _fetch(address: str, hint: str) -> str:
         text = run_within(WHOLE_SECONDS, read).decode("ascii", "replace")
     except (OSError, HTTPException, ValueError) as error:
         why = getattr(error, "reason", "") or error
-        raise GpunodeError(f"{address} cannot be fetched: {why}", hint=hint) from error
+        words = getattr(why, "strerror", "") or why
+        raise GpunodeError(f"{address} cannot be fetched: {words}", hint=hint) from error
     return text
 
 

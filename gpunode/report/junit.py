@@ -7,6 +7,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 from gpunode import __version__
+from gpunode.engine.member import PAUSED
 from gpunode.engine.reporter import Reporter
 from gpunode.errors import Problem
 from gpunode.model import Verdict
@@ -72,11 +73,14 @@ def _add_host(suite: ElementTree.Element, card: Card) -> None:
     problem = card.outcome.problem if card.outcome else None
     if card.status == WORDS["planned"]:
         ElementTree.SubElement(case, "skipped", message="no change was made")
+    elif card.code == PAUSED:
+        ElementTree.SubElement(case, "skipped", message=card.cause)
     elif card.status in (*BAD, UNPROVEN):
         failure = ElementTree.SubElement(case, "failure", type=card.status, message=card.cause)
         failure.text = "\n".join([*lines(str(problem)), *lines(problem.fix)] if problem else [card.cause])
     else:
-        ElementTree.SubElement(case, "system-out").text = f"{card.status}: {card.cause}"
+        shown = plain(card.result[1]) if card.result else card.cause  # of what is verified, its proof
+        ElementTree.SubElement(case, "system-out").text = ": ".join(filter(None, (card.status, shown)))
 
 
 def _add_gpu(suite: ElementTree.Element, gpu: Mapping[str, object], problems: Sequence[Problem]) -> None:

@@ -174,7 +174,7 @@ def test_a_key_of_which_only_the_end_is_known_needs_the_whole_fingerprint(
             "{mirror}/gone",
             "cannot be fetched: Not Found\n  Check that address, or bring the key as a file: `--driver PLACE`",
         ),
-        ("http://127.0.0.1:1/k.pub", "cannot be fetched"),
+        ("http://127.0.0.1:1/k.pub", "cannot be fetched: Connection refused"),
         ("gone", "gone cannot be read: No such file"),
         (__file__, "is no key: no armoured public key"),
     ],

@@ -288,9 +288,9 @@ BATCH = {
 }
 
 
-def end_of_run(tmp_path, second: tuple[str, ...]) -> Page:
+def end_of_run(tmp_path, second: tuple[str, ...], kind: type[Page] = Page) -> Page:
     """A run of three right hosts in five batches: the first is verified, `second` is the second's row, the run was paused before the third."""
-    page = Page(make(json=True, quiet=True), tmp_path / "report.html", "gpunode provision · inventory.yaml")
+    page = kind(make(json=True, quiet=True), tmp_path / "report.html", "gpunode provision · inventory.yaml")
     facts = cases.right()[1]
     outcomes = [Outcome(name, "right", facts) for name in HOSTS]
     page.note(Headline("3 hosts: about 2 min"))
@@ -312,6 +312,14 @@ def end_of_run(tmp_path, second: tuple[str, ...]) -> Page:
     page.resume = "gpunode resume lab.yaml"
     page.summary(outcomes, after="Not done: gpu-2 and 9 more.")
     return page
+
+
+def test_a_paused_runs_junit_file_has_the_proofs_and_skips_hosts_not_begun(tmp_path):
+    failed = ("gpu-2", "gpu-2", "not verified", "failed", "", "")
+    suites = ElementTree.fromstring(end_of_run(tmp_path, failed, JUnit).text())
+    ends = [(end.tag, end.get("message") or end.text) for end in suites.findall("*/*/*")]
+    paused = ("skipped", "skipped: the run was paused")
+    assert ends == [("system-out", "verified: 4 GPUs"), ("failure", "failed"), paused]
 
 
 def test_a_paused_run_has_that_and_the_next_command_on_top(tmp_path):

@@ -18,7 +18,7 @@ import pytest
 from gpunode.engine.session import Dialer
 from gpunode.errors import AgentFailed, Unreachable
 from gpunode.host import bootstrap, openssh, reach, ssh
-from gpunode.model import Host
+from gpunode.model import Host, Ssh
 from tests.ssh_agent import Agent
 from tests.sshd import Sshd, serve
 
@@ -426,5 +426,7 @@ def test_a_flood_over_ssh_is_given_up(sshd: Sshd, dialer: Dialer, monkeypatch, c
 @pytest.mark.parametrize("number", [errno.ECONNRESET, errno.ENOTCONN])
 def test_a_reset_is_tried_again_however_it_is_seen(number: int):
     """Linux reports one that came before the first question about the socket as ENOTCONN."""
-    assert ssh.may_pass(OSError(number, os.strerror(number)))
+    error = OSError(number, os.strerror(number))
+    assert ssh.may_pass(error)
+    assert "Errno" not in str(ssh.explain(Host("gpu-1", Ssh("gpu-1")), None, error))
     assert not ssh.may_pass(OSError(errno.ECONNREFUSED, "refused"))

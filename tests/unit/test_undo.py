@@ -262,6 +262,16 @@ SOFTWARE = [
         removed("b"),
         unchanged("a", "changed since the run: now 2, after the run 1"),
     ),
+    case(
+        [package("a", "1", None), package("a", None, "2", run="r2")],
+        there(a="2"),
+        left=unchanged("a", f"{SINCE}: the run removed it; run r2 installed 2"),
+    ),
+    case(
+        package("a", "1", None),
+        there(a="2"),
+        left=unchanged("a", f"{SINCE}: the run removed it; 2 is installed now"),
+    ),
     # It was taken back since, and made again.
     case(
         [

@@ -92,7 +92,7 @@ class SshConnection:
             channel.exec_command(command)  # returns when the host answers or the connection closes
         except (paramiko.SSHException, OSError, EOFError) as error:
             raise Unreachable(
-                self._host.name, f"the connection broke: {error}", hint="Run it again."
+                self._host.name, f"the connection broke: {_words(error)}", hint="Run it again."
             ) from error
         return Remote(channel, stdin, heard)
 
@@ -324,12 +324,17 @@ def jump_failed(target: Target, error: Exception) -> NoConnection:
     if not isinstance(failure, NoConnection):
         hint = f"Try it with `ssh -J {target.jump} {target.user}@{target.address}`."
         code = _failure(target, error).problem.code
-        failure = NoConnection(str(error), hint=hint, code=code, passes=may_pass(error))
+        failure = NoConnection(_words(error), hint=hint, code=code, passes=may_pass(error))
     return failures.jump_failed(str(target.jump), failure)
 
 
+def _words(error: Exception) -> str:
+    """Its message, of the operating system's without the number."""
+    return getattr(error, "strerror", "") or str(error) or type(error).__name__
+
+
 def _failure(target: Target | None, error: Exception) -> NoConnection:
-    text = str(error) or type(error).__name__
+    text = _words(error)
     if isinstance(error, NoConnection):
         return error
     if target is None:

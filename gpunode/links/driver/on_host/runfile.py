@@ -136,7 +136,8 @@ def download(this: Run, url: str, path: str) -> None:
     except Unsaved as error:
         raise error.cause from None
     except (OSError, HTTPException, ValueError) as error:
-        raise Failure("download-failed", redact("%s: %s" % (url, error))) from None
+        why = getattr(getattr(error, "reason", None), "strerror", None) or error
+        raise Failure("download-failed", redact("%s: %s" % (url, why))) from None
     if total and size < total:
         raise Failure("download-failed", redact("%s ended after %d of %d bytes" % (url, size, total)))
 
