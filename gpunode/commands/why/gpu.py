@@ -1,7 +1,7 @@
 """Where a GPU is, which pod has it, and why it takes no pods."""
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 
 from gpunode.acceptance.stamp import Stamp, read_stamp
@@ -42,11 +42,7 @@ def why_gpu(session: Session, text: str, *, hosts: bool) -> int:
     judged = chains.judge(cluster, [usage.node])
     broken = chains.broken_links(judged)
     listed = {each.uuid for member, _ in judged.values() if member.facts for each in member.facts.gpus}
-    answers = not gpu.unhealthy and (
-        not listed or gpu.uuid in listed
-    )  # by a plugin that may not know yet, and by the host
-    lost = [each for each in usage.gpus if each.unhealthy and each.unhealthy.code in LOST]
-    beside = lost if answers else ()
+    beside = find_lost_beside(usage, [gpu], listed)
     problems += [
         problem
         for problem in broken.values()
@@ -64,9 +60,19 @@ def why_gpu(session: Session, text: str, *, hosts: bool) -> int:
     if problems:
         return report(session, f"gpu {gpu.uuid}", "wrong", f"{text}, {state}", problems)
     if beside:
-        first = beside[0]
-        state = f"healthy and {state}. GPU {first.index} of its node is Unhealthy: `gpunode why gpu {usage.node}/{first.index}` shows the fix"
+        state = f"healthy and {state}. {name_lost(usage.node, beside[0])}"
     return report(session, f"gpu {gpu.uuid}", "fine", f"{text}, {state}", (), fine=True)
+
+
+def find_lost_beside(usage: NodeUsage, own: Sequence[Gpu], listed: Collection[str]) -> list[Gpu]:
+    """The node's lost GPUs, where its `own` answer: by the plugin, which may not know yet, and by its host. `listed`: UUIDs that the host
+    lists; empty: not known."""
+    answer = all(not gpu.unhealthy and (not listed or gpu.uuid in listed) for gpu in own)
+    return [gpu for gpu in usage.gpus if answer and gpu.unhealthy and gpu.unhealthy.code in LOST]
+
+
+def name_lost(node: str, gpu: Gpu) -> str:
+    return f"GPU {gpu.index} of its node is Unhealthy: `gpunode why gpu {node}/{gpu.index}` shows the fix"
 
 
 def judge_gpu(gpu: Gpu, node: Node, name: str = "it") -> Iterator[Problem]:

@@ -17,10 +17,12 @@ from gpunode.engine.member import Member
 from gpunode.engine.session import Session
 from gpunode.errors import NO_RIGHTS, Problem
 from gpunode.links.capacity import link as capacity
+from gpunode.links.driver.link import LOST, SILENT, find_missing
 from gpunode.links.machine.pci import driven
 from gpunode.links.node import GPU_LABEL, Node, drain, parse
 from gpunode.links.node.closed import why_closed
 from gpunode.links.plugin.other_owners import dra_owners
+from gpunode.model import Facts
 from gpunode.wording import Advice, advise, few, lines, several
 
 
@@ -38,17 +40,31 @@ def why_node(session: Session, name: str, *, hosts: bool) -> int:
     facts = judged[name][0].facts if name in judged else None
     gpus = len(driven(facts.pci)) if facts else 0
     users = [f"{pod_name(pod)} ({count})" for pod in cluster.pods_of(name) if (count := _units(pod))]
-    fails = any(each.layer in STARTS_PODS and not each.subject for each in problems[:1])
-    but = ", but new pods get no GPU" if fails and node.ready and node.offers else ""
     stamp = read_stamp(node.accepted)
+    effect = _effect(cluster, node, problems[0], facts) if problems and node.ready and node.offers else ""
     parts = [
-        f"node {name} is {'Ready' if node.ready else 'not Ready'} and offers {_offered(node, gpus)}{but}",
+        f"node {name} is {'Ready' if node.ready else 'not Ready'} and offers {_offered(node, gpus)}{effect}",
         f"in use by {few(users, NAMED)}" if users else "none in use" if node.offers else "",
         *(f"taint {taint['key']}={taint.get('value', '')}" for taint in _foreign_taints(item)),
         stamp.describe(time.time()) if stamp else "",
     ]
     text = "; ".join(filter(None, parts))
     return report(session, f"node {name}", "wrong" if problems else "fine", text, problems, fine=True)
+
+
+def _effect(cluster: Cluster, node: Node, problem: Problem, facts: Facts | None) -> str:
+    """What its host's first broken link means for new pods; "" for what is no such link. A lost GPU leaves them the others."""
+    if problem.layer not in STARTS_PODS or problem.subject:
+        return ""
+    if problem.code == SILENT and facts:
+        gpus = [gpu for usage in cluster.usage([node.name]) for gpu in usage.gpus]
+        lost = [f"GPU {gpu.index}" for gpu in gpus if gpu.unhealthy and gpu.unhealthy.code in LOST]
+        lost = lost or [f"GPU {address}" for address in find_missing(facts) if facts.gpus]
+        every = len(driven(facts.pci))
+        if 0 < len(lost) < every:
+            state = f"{'is' if len(lost) == 1 else 'are'} lost"
+            return f"; {every - len(lost)} of {every} GPUs usable; {few(lost, NAMED)} {state}"
+    return ", but new pods get no GPU"
 
 
 def _why_not_joined(session: Session, name: str, host: Member) -> int:

@@ -13,16 +13,19 @@ from gpunode.commands.causes import fix_for_all
 from gpunode.commands.why import NAMED, NOT_KNOWN, chains, report
 from gpunode.commands.why.chains import STARTS_PODS
 from gpunode.commands.why.cluster import Cluster, absent, read_cluster
-from gpunode.commands.why.gpu import judge_gpu
+from gpunode.commands.why.gpu import find_lost_beside, judge_gpu, name_lost
 from gpunode.commands.why.node import judge_node, why_fewer
 from gpunode.contract.promises import pod_name
+from gpunode.contract.usage import Gpu
 from gpunode.engine.chain import judge_host
 from gpunode.engine.member import Member
 from gpunode.engine.session import Session
 from gpunode.errors import ClusterError, Problem, UsageError
 from gpunode.inventory.starter import ranges
+from gpunode.links.driver.link import SILENT
 from gpunode.links.machine.pci import accelerator
 from gpunode.links.node import drain, parse
+from gpunode.links.plugin.usage import NodeUsage
 from gpunode.links.pod import pending, symptom
 from gpunode.links.pod.pending import Waiting
 from gpunode.links.pod.work import REFUSED, judge_work
@@ -120,7 +123,7 @@ def _why_failing(cluster: Cluster, pod: Object) -> list[Problem]:
         first = (refused or unstarted or broken) and not unpulled
         problems = [*here, *problems] if first else [*problems, *here]
     elif cluster.hosts and not problems and (member := next(iter(chains.probe(cluster, [name])), None)):
-        problems += _lost_gpus(member, pod)
+        problems += _lost_gpus(cluster, member, pod)
     return problems
 
 
@@ -131,9 +134,9 @@ def _state(pod: Object) -> str:
     return str(status.get("reason") or next(iter(sorted(waiting)), "") or status.get("phase") or "Pending")
 
 
-def _lost_gpus(member: Member, pod: Object) -> Iterator[Problem]:
+def _lost_gpus(cluster: Cluster, member: Member, pod: Object) -> Iterator[Problem]:
     """The pod's container lost its GPUs, as the link `work` judges it; or it may never have had any: its host shows none in it, and
-    has a link broken that gives containers theirs."""
+    has a link broken that gives containers theirs. A lost GPU beside its own breaks none of these."""
     if member.facts is None or member.outcome is None:
         return
     uid = pod["metadata"]["uid"]
@@ -143,6 +146,11 @@ def _lost_gpus(member: Member, pod: Object) -> Iterator[Problem]:
         yield verdict.problem
     elif not mine and drain.asks(pod) and _state(pod) == "Running" and not _is_privileged(pod):
         problem = chains.broken_link(member, judge_host(member.outcome))
+        usage, own = _own_gpus(cluster, pod)
+        if own and problem and problem.code == SILENT:
+            problem = (
+                None if find_lost_beside(usage, own, {gpu.uuid for gpu in member.facts.gpus}) else problem
+            )
         if problem and problem.layer in STARTS_PODS:
             what = f"no GPU is seen in its container, and {problem.what}"
             again = "If the pod was started after the fault, delete it and create it again."
@@ -157,12 +165,18 @@ def _is_privileged(pod: Object) -> bool:
 
 def _describe_running(cluster: Cluster, pod: Object, text: str) -> tuple[str, list[Problem]]:
     """The text with the pod's GPUs, and what is wrong with these."""
-    name, node = pod_name(pod), cluster.node(pod["spec"]["nodeName"])
-    (usage,) = cluster.usage([node["metadata"]["name"]])
-    mine = [gpu for gpu in usage.gpus if any(user.pod == name for user in gpu.users or ())]
-    problems = [problem for gpu in mine for problem in judge_gpu(gpu, parse(node), f"its GPU {gpu.index}")]
+    node = parse(cluster.node(pod["spec"]["nodeName"]))
+    usage, mine = _own_gpus(cluster, pod)
+    problems = [problem for gpu in mine for problem in judge_gpu(gpu, node, f"its GPU {gpu.index}")]
     has = few([f"GPU {gpu.index} ({gpu.uuid})" for gpu in mine], NAMED)
-    return f"{text}; it has {has}" if has else text, problems
+    beside = [f", healthy. {name_lost(node.name, gpu)}" for gpu in find_lost_beside(usage, mine, ())]
+    return f"{text}; it has {has}{''.join(beside[:1])}" if has else text, problems
+
+
+def _own_gpus(cluster: Cluster, pod: Object) -> tuple[NodeUsage, list[Gpu]]:
+    """The usage of the pod's node, and its GPUs that the pod has."""
+    (usage,) = cluster.usage([pod["spec"]["nodeName"]])
+    return usage, [gpu for gpu in usage.gpus if any(user.pod == pod_name(pod) for user in gpu.users or ())]
 
 
 def _right_links(judged: tuple[Member, Sequence[Verdict]] | None) -> str:

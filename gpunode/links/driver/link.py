@@ -145,6 +145,12 @@ def _other_driver(outcome: Outcome, seen: Facts, loaded: str) -> str:
     return f"the plan brings {desired.version or desired.branch}, {desired.flavour}"
 
 
+def find_missing(seen: Facts) -> list[str]:
+    """PCI addresses of the GPUs that NVML does not list."""
+    listed = {gpu.pci.lower()[-12:] for gpu in seen.gpus}
+    return [device.address for device in driven(seen.pci) if device.address.lower()[-12:] not in listed]
+
+
 def judge_nvml(outcome: Outcome, seen: Facts) -> Verdict:
     if seen.smi_error:
         error = (seen.smi_error.strip() or "nvidia-smi failed").splitlines()[0]
@@ -152,10 +158,8 @@ def judge_nvml(outcome: Outcome, seen: Facts) -> Verdict:
         fix = fix_by_plan(outcome, "NVML", repair(node_name(outcome, seen)), "driver")
         meaning = explain(error)
         return Verdict.broken("NVML", error, why, fix, SILENT if meaning and meaning.code in LOST else "")
-    listed = {gpu.pci.lower()[-12:] for gpu in seen.gpus}
     expected = driven(seen.pci)
-    missing = [device.address for device in expected if device.address.lower()[-12:] not in listed]
-    if missing:
+    if missing := find_missing(seen):
         return Verdict.broken(
             "NVML",
             f"{len(seen.gpus)} of {len(expected)} GPUs answer; missing: {', '.join(missing)}",

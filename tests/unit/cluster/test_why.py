@@ -14,6 +14,8 @@ from gpunode.cli import app
 from gpunode.commands import verify as verifying
 from gpunode.commands.why import chains, cluster
 from gpunode.commands.why.gpu import _indexes
+from gpunode.commands.why.node import _effect
+from gpunode.commands.why.pod import _lost_gpus
 from gpunode.contract.condition import ACCEPTED
 from gpunode.contract.status import Reason
 from gpunode.contract.usage import Gpu, User
@@ -224,6 +226,41 @@ def test_a_pod_on_a_gpu_that_became_unhealthy_is_told_so(why: Why, fake: FakeApi
     result = why("pod", "ml/a", "--json")
     assert result.exit_code == 1
     assert [reason["code"] for reason in read(result)[1]] == ["xid-79"]
+
+
+def test_a_lost_gpu_leaves_the_others_to_their_pods_and_to_new_ones(why: Why, fake: FakeApi, monkeypatch):
+    """Not where its host does not list the pod's own GPU, or another link is broken: the kubelet allocates all the same."""
+    add_node(fake, "n1", 2, labels=GPU_NODE)
+    fake.put(pod("a", node="n1", namespace="ml", gpus=1))
+    lost = replace(gpu("GPU-9", unhealthy=Reason("xid-79", "Xid 79: off the bus")), index="1")
+    usage = NodeUsage("n1", (gpu("GPU-0", "ml/a"), lost))
+    use(monkeypatch, usage)
+    fine = why("pod", "ml/a", "--json")
+    says = (
+        "it has GPU 0 (GPU-0), healthy. GPU 1 of its node is Unhealthy: `gpunode why gpu n1/1` shows the fix"
+    )
+    assert (fine.exit_code, read(fine)[0]["text"].partition("; ")[2]) == (0, says), fine.output
+
+    host, facts = cases.right()
+    facts = replace(facts, pci=(*facts.pci, replace(facts.pci[0], address="0000:1a:00.0")))
+    seen = Member(host, Outcome("n1", "right", facts))
+    gone = replace(facts, gpus=(replace(facts.gpus[0], uuid="GPU-9"),))
+    other = replace(seen, outcome=Outcome("n1", "right", gone))
+    asked = mock.Mock(usage=lambda _: (usage,))
+    (item,) = fake.all("Pod")
+    for layer, code, members in (("NVML", "gpus-silent", [other]), ("runtime", "runtime", [seen, other])):
+        problem = Problem(code, "link is broken", layer=layer)
+        monkeypatch.setattr(chains, "broken_link", lambda *_, problem=problem: problem)
+        blind = [each for each in (seen, other) if [*_lost_gpus(asked, each, item)]]
+        assert blind == members
+
+    node = parse(fake.all("Node")[0])
+    silent, every = Problem("gpus-silent", "x", layer="NVML"), ", but new pods get no GPU"
+    assert _effect(asked, node, silent, facts) == "; 1 of 2 GPUs usable; GPU 1 is lost"
+    asked.usage = lambda _: ()  # its plugin does not know yet, or is not there
+    assert _effect(asked, node, silent, facts) == "; 1 of 2 GPUs usable; GPU 0000:1a:00.0 is lost"
+    assert _effect(asked, node, silent, replace(facts, gpus=())) == every
+    assert _effect(asked, node, replace(silent, code="runtime", layer="runtime"), facts) == every
 
 
 def test_a_crashing_pod_is_explained_by_its_log(why: Why, fake: FakeApi):
