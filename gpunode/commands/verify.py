@@ -2,7 +2,7 @@
 
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TypeAlias, get_args
@@ -19,6 +19,7 @@ from gpunode.engine.proof import LAYERS, Walk, prove, read_pods, read_states
 from gpunode.engine.session import Session
 from gpunode.errors import NO_RIGHTS, ClusterError, Problem
 from gpunode.host import wire
+from gpunode.links.node import GPU_LABEL
 from gpunode.links.plugin import published
 from gpunode.links.pod.work import judge_work
 from gpunode.links.runtime import link as runtime
@@ -44,8 +45,7 @@ def verify(session: Session, *, run: bool) -> int:
     for member in members:
         for restart in member.facts.unconfirmed if member.facts else ():
             reporter.note(advise(f"{member.host.name}: {restart}. `gpunode provision` confirms it."))
-    back = history.find_taken_back(Path(inventory.path), broken) if broken else {}
-    for host, when in back.items():
+    for host, when in _find_taken_back(session, members, broken).items():
         reporter.note(history.note_taken_back(host, when))
     if inventory.cluster.plugin is None:
         reporter.note(
@@ -62,6 +62,28 @@ def verify(session: Session, *, run: bool) -> int:
     if any(link.lacks_right for chain in chains.values() for link in chain):
         return REFUSED
     return 3 if broken else DRIFT if find_pending(chains) else 0
+
+
+def _find_taken_back(session: Session, members: Members, broken: Collection[str]) -> Mapping[str, str]:
+    """As `history.find_taken_back`, without hosts that were set up since with another inventory: by their journals, or as the plugin
+    offers their GPUs."""
+    if not broken:
+        return {}
+    known = [(member.host.name, member.facts) for member in members if member.facts]
+    changed = {host for host, seen in known if seen.holds or any(trace.run for trace in seen.traces.values())}
+    back = history.find_taken_back(Path(session.inventory.path), broken, changed)
+    offering: set[str] = set()
+    if back and session.inventory.cluster.plugin is not None:
+        with suppress(ClusterError):
+            there = tuple(member for member in members if member.host.name in back)
+            api = nodes.connect(session.inventory)
+            placed = nodes.locate(api, there, seconds=0, notify=lambda _: None)
+            offering = {
+                member.host.name
+                for member in placed
+                if member.node and member.node.offers and member.node.labels.get(GPU_LABEL) == "true"
+            }
+    return {host: when for host, when in back.items() if host not in offering}
 
 
 def judge_chains(session: Session, members: Members, *, run: bool) -> Mapping[str, Chain]:

@@ -227,14 +227,18 @@ def known_gpus(inventory: Path, hosts: Collection[str]) -> dict[str, tuple[str, 
     return {name: entry for name, entry in known.items() if entry[1]}
 
 
-def find_taken_back(inventory: Path, hosts: Collection[str]) -> dict[str, str]:
-    """Host → when it was forgotten, or when its runs were undone: `undone 27 Nov`. Hosts on which a run's changes are left are not in it."""
+def find_taken_back(inventory: Path, hosts: Collection[str], changed: Collection[str] = ()) -> dict[str, str]:
+    """Host → when it was forgotten, or when its runs were undone: `undone 27 Nov`. Hosts on which a run's changes are left are not in it.
+    `changed`: those whose journal has entries, so that a run of another inventory came after each `forget`."""
     back: dict[str, str] = {}
     reverted, settled = set[tuple[str, str]](), set[str]()
     for run in _newest_first(inventory, every=True):
         for name in run.hosts.keys() & {*hosts} - settled:
             progress = run.hosts[name]
             if (name, run.id) in reverted:
+                continue
+            if progress.state == FORGOTTEN and name in changed:
+                settled.add(name)
                 continue
             if progress.state in ("undone", FORGOTTEN):
                 day = time.strftime("%-d %b", time.localtime(progress.since))

@@ -573,8 +573,8 @@ def test_a_host_is_taken_back_once_none_of_its_runs_is_left():
         record.host("a", state, applied=[FILE] if state == "finished" else [])
         return record.id
 
-    def back() -> list[str]:
-        return [text.split()[0] for text in history.find_taken_back(inventory, ["a", "b"]).values()]
+    def back(*changed: str) -> list[str]:
+        return [text.split()[0] for text in history.find_taken_back(inventory, ["a", "b"], changed).values()]
 
     first, second = made("finished"), made("finished")
     made("undone", undo=second)
@@ -586,6 +586,7 @@ def test_a_host_is_taken_back_once_none_of_its_runs_is_left():
     assert back() == []
     made("forgotten", command="forget")
     assert back() == ["forgotten"]
+    assert back("a") == []  # its journal has entries since
     made("proven")  # set up from elsewhere
     made("undone", undo=made("finished"))
     assert back() == []
