@@ -19,7 +19,6 @@ from gpunode.engine.proof import LAYERS, Walk, prove, read_pods, read_states
 from gpunode.engine.session import Session
 from gpunode.errors import NO_RIGHTS, ClusterError, Problem
 from gpunode.host import wire
-from gpunode.links.node import GPU_LABEL
 from gpunode.links.plugin import published
 from gpunode.links.pod.work import judge_work
 from gpunode.links.runtime import link as runtime
@@ -65,25 +64,10 @@ def verify(session: Session, *, run: bool) -> int:
 
 
 def _find_taken_back(session: Session, members: Members, broken: Collection[str]) -> Mapping[str, str]:
-    """As `history.find_taken_back`, without hosts that were set up since with another inventory: by their journals, or as the plugin
-    offers their GPUs."""
-    if not broken:
-        return {}
+    """As `history.find_taken_back`, without hosts that were set up since with another inventory: a `forget` leaves no journal."""
     known = [(member.host.name, member.facts) for member in members if member.facts]
     changed = {host for host, seen in known if seen.holds or any(trace.run for trace in seen.traces.values())}
-    back = history.find_taken_back(Path(session.inventory.path), broken, changed)
-    offering: set[str] = set()
-    if back and session.inventory.cluster.plugin is not None:
-        with suppress(ClusterError):
-            there = tuple(member for member in members if member.host.name in back)
-            api = nodes.connect(session.inventory)
-            placed = nodes.locate(api, there, seconds=0, notify=lambda _: None)
-            offering = {
-                member.host.name
-                for member in placed
-                if member.node and member.node.offers and member.node.labels.get(GPU_LABEL) == "true"
-            }
-    return {host: when for host, when in back.items() if host not in offering}
+    return history.find_taken_back(Path(session.inventory.path), broken, changed) if broken else {}
 
 
 def judge_chains(session: Session, members: Members, *, run: bool) -> Mapping[str, Chain]:

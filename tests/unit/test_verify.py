@@ -296,25 +296,6 @@ def test_a_missing_right_ends_every_command_alike(monkeypatch, problems: list[Ho
     assert (verify.verify(session, run=False), exit_codes.worst(members)) == (code, code)
 
 
-@pytest.mark.parametrize(("label", "gpus", "bare"), [("true", 2, False), ("true", 0, True), ("", 2, True)])
-def test_a_host_whose_node_offers_gpus_by_the_plugin_is_not_called_forgotten(
-    monkeypatch, label: str, gpus: int, bare: bool
-):
-    """Another inventory set it up since. Its journal shows that, too: a `forget` leaves none."""
-    host, seen = cases.right()
-    counts = {"nvidia.com/gpu": str(gpus)}
-    item = {"metadata": {"name": "n", "uid": "u", "labels": {"gpunode.dev/gpu": label}}, "status": {"allocatable": counts, "capacity": counts}}  # fmt: skip
-    member = Member(host, Outcome(host.name, "right", replace(seen, holds={"libnvidia-ml1": "a1"})))
-    monkeypatch.setattr(verify.nodes, "connect", mock.Mock())
-    monkeypatch.setattr(verify.nodes, "locate", lambda *_, **__: (replace(member, node=parse(item)),))
-    back = mock.Mock(return_value={host.name: "forgotten 27 Nov"})
-    monkeypatch.setattr(verify.history, "find_taken_back", back)
-    inventory = Inventory("", (host,), Cluster(plugin=PluginImage("plugin:1")))
-    noted = verify._find_taken_back(mock.Mock(inventory=inventory), (member,), [host.name])
-    assert bool(noted) == bare
-    assert back.call_args.args[2] == {host.name}
-
-
 def test_a_right_that_is_lost_in_the_middle_of_changes_is_a_failure():
     outcome = replace(failure(SudoRefused("a", "sudo needs a password")), applied=(Reboot("why"),))
     assert exit_codes.worst((Member(cases.host("a"), outcome),)) == 1
