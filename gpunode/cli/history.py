@@ -134,8 +134,8 @@ def undo(
     Plans from each host's journal, and for the cluster from the run's record. Keeps later changes. Before the question it
     names them, and the changes that cannot be undone. An undo is itself a run: you can resume, show and undo it.
 
-    `last` is the last run of the inventory that changed something, unless an undo of it kept all; an unfinished undo is refused. With a
-    run's id you need no inventory: the run's own is used unless you name another.
+    `last` is the inventory's newest run that changed something and that an undo can still restore. Finish an unfinished undo
+    first. With a run's id you need no inventory: the run's own is used unless you name another.
 
     Example: gpunode undo last --limit gpu-01
     """
@@ -152,7 +152,7 @@ def undo(
     else:
         recorded = history.find(run, folder)
     later = few([f"{name} ({why})" for name, why in passed.items()], 1)
-    note = f" Passes over {later}." if later else ""
+    note = f" Skips {later}." if later else ""
     if common.origin == options.DEFAULT and str(common.inventory.absolute()) != recorded.inventory:
         common = dataclasses.replace(common, inventory=Path(recorded.inventory))
     known = {host.name for host in load_inventory(common.inventory, common.origin).hosts}

@@ -226,11 +226,11 @@ def lacks(missing: Sequence[Right], outcome: str = "", user: str = UNKNOWN) -> C
     message = f"the Kubernetes API does not let this user {', '.join(names)}{outcome}"
     if len(names) > NAMED:  # the roles below name them all
         message = f"{outcome.lstrip(': ')}{outcome and ': '}{whose} lacks {count}"
-        listed = "".join(f"{line}\n" for line in sum_up(missing))
+        listed = "".join(["Missing:\n", *(f"  {line}\n" for line in sum_up(missing))])
     error = ClusterError(
         message,
         hint=f"{listed}An administrator of the cluster grants this{whom}:\n{made}kubectl apply -f - <<'END'\n{objects}\nEND\n"
-        f"All that gpunode may need: {page('safety#rights')}",
+        f"All that gpunode may need, for `provision` too: {page('safety#rights')}",
         code=NO_RIGHTS,
     )
     error.exit_code = EXIT

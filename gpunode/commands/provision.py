@@ -94,7 +94,7 @@ class ProvisionOptions:
         for name, text in plan_file.written_options(self.recorded).items():
             if name in given and text != planned[name]:
                 raise UsageError(
-                    f"{text.split()[0]}: the plan in {file} was made with {plan_file.write_options(known) or 'the defaults'}",
+                    f"{text.split()[0]}: {file} was reviewed with {plan_file.write_options(known) or 'no options'}",
                     hint=f"`gpunode provision {shlex.quote(str(file))}` takes these options from the plan. For others, plan again.",
                 )
         return replace(self._as_planned(known), reviewed=reviewed, file=file)
@@ -262,7 +262,7 @@ def _check_reviewed(
     session.reporter.rows("deviation", ("host", "code", "what"), rows)
     if yes:
         raise StalePlan(
-            "the plan differs from the reviewed plan, and --yes accepts only the latter; nothing was changed",
+            "the plan differs; `--yes` applies only the reviewed plan; nothing was changed",
             hint=hint,
         )
     return False

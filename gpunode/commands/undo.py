@@ -140,7 +140,7 @@ def report_undone(members: Members, kept: Sequence[str], reporter: Reporter) -> 
     """Report the hosts that are undone, those that were changed for it first, and that nothing is verified; of `kept` ones, that all
     stays."""
     if kept:
-        reporter.note(f"Nothing to undo: {few(kept, NAMED)}: {batch.KEPT}.")
+        reporter.note(f"Not undone: {few(kept, NAMED)}: {batch.KEPT}.")
     undone = [
         member
         for member in members

@@ -30,7 +30,7 @@ from gpunode.wording import Advice, Command, few, lines
 BY_INTERRUPT = Problem(PAUSED, "the run was interrupted")
 CHANGES = "changes"  # of all hosts: no phase of a host
 FAILED = "failed"  # code: the cluster did not do what was asked
-KEPT = "all that the run changed there stays"
+KEPT = "an undo can restore none of the run's changes there"
 NOT_BEGUN = (work.BUSY, PAUSED, rounds.STOPPED, gate.CLOSED)  # codes
 
 

@@ -104,7 +104,9 @@ def plan(aim: Aim, facts: Facts) -> tuple[tuple[StepPlan, ...], tuple[Left, ...]
     if reboots:
         steps.append(StepPlan("reboot", reboots))
     elif steps or files.exists(facts, STATE):  # an apply keeps records, too
-        change = ForgetHost("nothing of gpunode's stays", offers=aim.offers and not aim.keep_software)
+        keeps = aim.keep_software
+        why = "driver, toolkit, configuration and plugin stay" if keeps else "nothing of gpunode's stays"
+        change = ForgetHost(why, offers=aim.offers and not keeps)
         steps.append(StepPlan("records", (change,)))
     return tuple(steps), left
 

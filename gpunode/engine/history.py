@@ -295,7 +295,7 @@ def note_current(run: RecordedRun) -> str:
     batch = f"batch {run.batch.batch} of {run.batch.of}, " if run.batch else ""
     done = f"{batch}{len(run.in_state(*FINISHED))} of {several(len(run.hosts), 'host')} done."
     if is_running(run):
-        return f"Run {run.id} goes on: {done}"
+        return f"Run {run.id} is under way: {done}"
     return advise(f"Run {run.id} was cut off: {done} `gpunode resume` continues it.")
 
 

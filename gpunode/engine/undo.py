@@ -167,7 +167,7 @@ def _containers(mine: Journal, made: Iterable[Change], facts: Facts) -> Iterable
     units = {unit for name, each in runtimes.RUNTIMES.items() if name != "docker" for unit in each.UNITS}
     configured = units & {entry.unit for entry in mine if entry.path}
     if configured and impact.removed_toolkit(facts, made):
-        why = "containers of NVIDIA's runtime cannot be stopped before the next reboot"
+        why = "they cannot be stopped until the reboot if they use NVIDIA's runtime, which goes"
         yield Left("irreversible", "running containers", why)
 
 

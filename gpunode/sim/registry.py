@@ -112,8 +112,8 @@ def break_host(kept: Kept, fault: str, host: str | None = None) -> str:
         return faults.inflict(fault, kept.states, host)
     except (ValueError, KeyError) as error:  # what it breaks is not there
         raise GpunodeError(
-            f"{fault} needs a provisioned host that does not have it already",
-            hint=f"Repair it first: `cd {kept.folder}` and `gpunode provision inventory.yaml`.",
+            f"{fault}: {host or able[0]} is not provisioned, or has it already",
+            hint=f"Run `gpunode provision inventory.yaml` in {kept.folder}, name another host, or start a new demo.",
         ) from error
 
 

@@ -128,7 +128,7 @@ def test_an_undo_that_can_put_nothing_back_says_so_and_leaves_the_cluster_as_it_
         assert kept.returncode == 4, kept.stdout + kept.stderr
         assert "gpu-1  = nothing to take back" in kept.stdout
         assert "/etc/modules-load.d/gpunode.conf: changed since the run" in kept.stdout
-        assert "Nothing to undo: gpu-1: all that the run changed there stays" in kept.stderr
+        assert "Not undone: gpu-1: an undo can restore none of the run's changes there" in kept.stderr
         assert (node(client(demo), "gpu-1"), objects(demo)) == (labels, full)
         listed = of_kind(operators.gpunode(demo.folder, "history", "--json"), "run")
     assert listed[0]["result"] == {"kept": 1}

@@ -514,7 +514,7 @@ def test_a_reviewed_plan_is_applied_with_its_options(
     assert isinstance(refused, UsageError)
     assert (
         refused.message
-        == f"{differs.split(maxsplit=1)[0]}: the plan in f.plan was made with {planned or 'the defaults'}"
+        == f"{differs.split(maxsplit=1)[0]}: f.plan was reviewed with {planned or 'no options'}"
     )
 
 

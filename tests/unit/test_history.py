@@ -215,7 +215,7 @@ def test_undo_last_passes_over_runs_that_changed_nothing_and_what_they_kept(
     chosen = len(records) - len(passed) - 1
     over = [f"{record.id} ({why})" for record, why in zip(reversed(records), passed, strict=False)]
     assert run("undo", "last")[0] == run("undo", records[0].id)[0] == 0
-    note = f" Passes over {few(over, 1)}." if over else ""
+    note = f" Skips {few(over, 1)}." if over else ""
     assert shown == [(records[chosen].id, note), (records[0].id, "")]
     with records[1].path.open("a") as damaged:
         damaged.write('{"batch": 1}\n')
@@ -269,7 +269,7 @@ def test_a_resumed_undo_ends_as_one_that_was_not_interrupted(state: State, code:
     session = Session(Inventory("inventory.yaml", (), Cluster()), (), {}, reporter, 1)
     undone = {"a": Progress(state, 0.0)}
     assert undoing.undo(session, read(made.path), undoing.UndoOptions(undone=undone)) == code
-    assert ("Nothing to undo: a: " in str(reporter.note.mock_calls)) == (code == 4)
+    assert ("Not undone: a: " in str(reporter.note.mock_calls)) == (code == 4)
 
 
 def test_an_undo_says_which_run_it_takes_back(capsys):

@@ -252,7 +252,7 @@ def test_a_run_is_running_as_long_as_its_process_lives(under_way: Record):
     line = sum_up_run(run, running=True, paused=False, now=time.time())
     assert (line.batch, line.batches, line.hosts) == (1, 2, 2)
     assert find_current(Path(run.inventory)) == run
-    assert note_current(run) == f"Run {run.id} goes on: batch 1 of 2, 0 of 2 hosts done."
+    assert note_current(run) == f"Run {run.id} is under way: batch 1 of 2, 0 of 2 hosts done."
     assert 0 < (line.left or 0) <= 60
     under_way.end()
     assert not is_running(read(under_way.path))

@@ -173,7 +173,7 @@ RELOADED = KernelModule("of another version before run r1; no process uses the G
 NVIDIA = there(("nvidia",)).modules
 LOAD = KernelModule(WHY, load=("nvidia", "nvidia_uvm", "nvidia_modeset"))
 DRIVER, TOOLKIT = "libnvidia-ml1", "nvidia-container-toolkit"
-STUCK = "containers of NVIDIA's runtime cannot be stopped before the next reboot"
+STUCK = "they cannot be stopped until the reboot if they use NVIDIA's runtime, which goes"
 
 
 def older(name: str) -> Packages:
