@@ -104,9 +104,8 @@ def plan(aim: Aim, facts: Facts) -> tuple[tuple[StepPlan, ...], tuple[Left, ...]
     if reboots:
         steps.append(StepPlan("reboot", reboots))
     elif steps or files.exists(facts, STATE):  # an apply keeps records, too
-        keeps = aim.keep_software
-        why = "driver, toolkit, configuration and plugin stay" if keeps else "nothing of gpunode's stays"
-        change = ForgetHost(why, offers=aim.offers and not keeps)
+        why = "driver, toolkit and plugin stay" if aim.keep_software else "nothing of gpunode's stays"
+        change = ForgetHost(why, offers=aim.offers and not aim.keep_software)
         steps.append(StepPlan("records", (change,)))
     return tuple(steps), left
 

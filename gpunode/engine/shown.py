@@ -41,8 +41,8 @@ class ShownChange:
 
 @dataclass(frozen=True, slots=True)
 class ShownHost:
-    """A host's plan. `facts`: what it is, in a line; `problem`: why it has no plan, with its `fix`; `undo`: it takes
-    back. Of a plan in a file `machine`: a hash of the confidential machine id; `disturbed`: pods and processes that
+    """A host's plan. `facts`: what it is, in a line; `problem`: why it has no plan, with its `fix`; `undo`: how
+    an undo without changes ends. Of a plan in a file `machine`: a hash of the confidential machine id; `disturbed`: pods and processes that
     end; None: not known."""
 
     name: str
@@ -53,7 +53,7 @@ class ShownHost:
     notes: tuple[str, ...] = ()
     problem: str = ""
     fix: str = ""
-    undo: bool = False
+    undo: str = ""
     machine: str = ""
     disturbed: int | None = None
 
@@ -87,7 +87,7 @@ def show_host(outcome: Outcome) -> ShownHost:
         notes(outcome),
         redact(outcome.why),
         outcome.problem.fix if outcome.problem else "",
-        undo=outcome.left is not None,
+        undo="" if outcome.left is None else "cannot be undone" if outcome.kept else "nothing to take back",
     )
 
 

@@ -177,8 +177,7 @@ def plan_lines(host: ShownHost, width: int, *, diff: bool | None) -> Iterator[Pa
         yield from _notes(host, 0)
     elif not host.problem:
         broken = ("✗ broken, with nothing to change\n", "red")
-        right = "nothing to take back" if host.undo else "up to date"
-        state = broken if host.status == "broken" else (f"= {right}\n", "dim")
+        state = broken if host.status == "broken" else (f"= {host.undo or 'up to date'}\n", "dim")
         yield from (f" {host.name:<{width}}  ", state)
         yield from _notes(host, width)
     yield from failure(host, width)

@@ -126,7 +126,7 @@ def test_an_undo_that_can_put_nothing_back_says_so_and_leaves_the_cluster_as_it_
         labels, full = node(client(demo), "gpu-1"), objects(demo)
         kept = operators.gpunode(demo.folder, "undo", "last", "--yes")
         assert kept.returncode == 4, kept.stdout + kept.stderr
-        assert "gpu-1  = nothing to take back" in kept.stdout
+        assert "gpu-1  = cannot be undone" in kept.stdout
         assert "/etc/modules-load.d/gpunode.conf: changed since the run" in kept.stdout
         assert "Not undone: gpu-1: an undo can restore none of the run's changes there" in kept.stderr
         assert (node(client(demo), "gpu-1"), objects(demo)) == (labels, full)

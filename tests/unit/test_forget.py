@@ -164,9 +164,7 @@ def test_the_records_alone_go_where_the_software_is_kept():
     """The node goes on offering its GPUs."""
     seen = facts({STATE: "", "/etc/modules-load.d/gpunode.conf": "nvidia", DAEMON: NVIDIA})
     outcome = forget.plan_host(HOST, forget.Aim(keep_software=True), seen)
-    assert outcome.plan.changes == (
-        ForgetHost("driver, toolkit, configuration and plugin stay", offers=False),
-    )
+    assert outcome.plan.changes == (ForgetHost("driver, toolkit and plugin stay", offers=False),)
     assert outcome.left == ()
 
 
