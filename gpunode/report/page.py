@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -239,6 +240,7 @@ def first(text: str) -> str:
 
 
 NARROW = " " * 6
+SAME = ("changes", "disturbed")  # columns of batches, which often have the same hosts
 LONG = 40  # rows of a table that is folded
 SCREEN = 60  # lines of plans; of more, reasons and diffs are folded
 TITLES = {
@@ -280,13 +282,29 @@ def _cell(value: object) -> str:
     return ", ".join(ranges(value)) if isinstance(value, list) else cell_text(value)
 
 
+def _fold_passed(rows: Iterable[Sequence[Any]]) -> Iterator[Sequence[Any]]:
+    """vectoradd's rows, with one for each node on which all GPUs passed."""
+    for node, group in groupby(rows, lambda row: row[0]):
+        same = list(group)
+        _, _, models, ends, pods, seconds, why = zip(*same, strict=True)
+        if len(same) > 1 and {*ends} == {"passed"} and not any(why):
+            model = ", ".join(dict.fromkeys(models))
+            same = [(node, "", model, f"{len(same)} passed", sum(pods), max(seconds), "")]
+        yield from same
+
+
 def _without_empty(table: Mapping[str, Any]) -> dict[str, Any]:
-    """The table without columns in which no row says anything."""
+    """The table without columns in which no row says anything, or in which a batch's hosts are named again."""
     columns, rows = table["columns"], table["rows"]
-    used = [place for place in range(len(columns)) if any(row[place] for row in rows)]
+    used = [
+        place
+        for place, column in enumerate(columns)
+        if any(row[place] for row in rows)
+        and not (column in SAME and all(row[place] == row[1] for row in rows))
+    ]
     return {
         "title": table["title"],
-        "columns": [columns[place] for place in used],
+        "columns": ["effect" if columns[place] == "words" else columns[place] for place in used],
         "rows": [[row[place] for place in used] for row in rows],
         "folded": len(rows) > LONG,
     }
@@ -413,6 +431,7 @@ class Page:
             return
         columns, rows = without_same_node(kind, columns, rows)
         if rows and kind != "cause":  # the page groups its hosts itself
+            rows = list(_fold_passed(rows)) if kind == "vectoradd" else rows
             cells = [[_cell(cell) for cell in row] for row in rows]
             title = TITLES.get(kind, kind.capitalize())
             tables = self._view["tables"]
@@ -474,6 +493,9 @@ class Page:
             **self._view,
             "tables": [_without_empty(table) for table in self._view["tables"]],
             "causes": causes(cards),
+            "cause": "cause"
+            if any(card.links or card.result or card.style == "red" for card in cards)
+            else "changes",
             "happened": " ".join(filter(None, (happened, fix, f"`{self.resume}` continues.")))
             if happened
             else "",

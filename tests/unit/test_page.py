@@ -234,15 +234,16 @@ def test_equal_plans_are_shown_once_and_open(page: Page):
 
 
 def test_a_table_has_no_empty_column_and_a_long_one_is_folded(page: Page):
-    page.rows("batch", ["batch", "hosts", "changes", "disturbed", "words"], [[1, HOSTS, HOSTS, [], []]])
+    columns = ["batch", "hosts", "changes", "disturbed", "words"]
+    page.rows("batch", columns, [[1, HOSTS, HOSTS, [], []], [2, ["x"], ["x"], ["x"], ["reboot"]]])
     columns = ["node", "uuid", "gpu", "result", "pods", "seconds", "why"]
     page.rows(
         "vectoradd", columns, [[f"gpu-{number}", "U", "H100", "passed", 1, 2.0, ""] for number in range(50)]
     )
     text = page.text()
     assert "<h2>Batches</h2>" in text
-    assert ">gpu-[1:3]</td></tr>" in text
-    assert "<th>changes</th></tr>" in text
+    assert ">gpu-[1:3]</td><td" in text
+    assert "<th>hosts</th><th>disturbed</th><th>effect</th></tr>" in text
     assert "<th>seconds</th></tr>" in text
     assert "<summary>50 rows</summary>" in text
 
@@ -383,7 +384,7 @@ def test_a_reload_of_the_modules_is_called_so_wherever_it_is(tmp_path):
     disturbed = Disturbed(Disturbance(reboot=True), reload=True)
     page.plans([Outcome("a", "planned", cases.right()[1], plan=Plan("a", steps), disturbs=disturbed)])
     text = page.text()
-    assert '<td data-name="cause">modules</td>' in text
+    assert '<td data-name="changes">modules</td>' in text
     assert not re.search(">reboot ", text)
 
 
@@ -411,5 +412,12 @@ def test_a_page_says_nothing_twice(tmp_path):
     page.cluster("prod", [])
     page.rows("object", ("action", "object"), [("created", "Namespace y")])
     page.rows("verified", ("host", "node", "result", "proof"), [*rows, ("c", "n", "verified", "1 GPU")])
+    columns = ("node", "uuid", "gpu", "result", "pods", "seconds", "why")
+    for node, end in (("a", "passed"), ("b", "failed")):
+        page.rows(
+            "vectoradd", columns, [(node, f"U{n}", "H100", (end, "passed")[n], 1, n, "") for n in (0, 1)]
+        )
+    assert page.text().count(">passed<") == 1
+    assert ">2 passed<" in page.text()
     assert "Namespace y" not in page.text()
     assert "<th>node</th>" in page.text()
