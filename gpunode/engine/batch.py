@@ -169,9 +169,11 @@ def _change_host(run: Run, member: Member, visit: Visit, emit: OnEvent, *, clear
         return member
     host = member.host.name
     unhealthy = control_plane.why_unhealthy(run.api, member, stages(emit, host)) if cleared else None
-    if not (run.stopped or unhealthy):
-        run.record.host(host, "changing")
-    if reason := run.stopped or unhealthy:
+    reason = run.stopped or unhealthy
+    if reason is None:
+        run.record.host(host, "changing")  # from here on an interrupt lets it end
+        reason = Problem(rounds.STOPPED, run.record.lost) if run.record.lost else None
+    if reason:
         reason = replace(reason, what=f"{work.NOT_CHANGED}: {reason.what}", subject=host)
         return member.exclude(work.lift_cordon(run.api, member, reason, emit) if cleared else reason)
     member, accepted = run.hold_taint(member, emit, changing=True), run.accepted.get(host, frozenset())
