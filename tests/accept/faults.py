@@ -17,8 +17,8 @@ MODEL = {"model": "H100-SXM5-80GB"}
 SHORT = """
 import os, pathlib, sys, time
 from gpunode.accept import child, gauges, stages
-child.BUDGETS = {"quick": child.Budget(0.004, 0.01, 1, 0.01)}
-stages.TURN_SECONDS, stages.BATCH, stages.SHORT, stages.PINNED = 0.004, 0.004, 0.001, 1 << 21
+child.BUDGETS = {"quick": child.Budget(0.01, 0.03, 1, 0.03)}
+stages.TURN_SECONDS, stages.BATCH, stages.PINNED = 0.01, 0.01, 1 << 22
 gauges.INTERVAL = 0.01
 """
 MAIN = "sys.exit(child.main(sys.argv[1:]))\n"
