@@ -131,7 +131,7 @@ def add_to_fix(fix: str, member: Member, *, clustered: bool = True) -> str:
     if not member.has_changes or not commands:
         return fix
     disturbed = member.disturbs
-    what = disturbed.what.describe("driver reload (reboot if that fails)" if disturbed.reload else "reboot")
+    what = disturbed.describe()
     hit = [*(disturbed.pods or ()), *map(str, disturbed.processes)] if disturbed.ends_work else []
     if disturbed.pods is None and clustered:
         whom = "its pods are not known"

@@ -19,7 +19,6 @@ from gpunode.wording import advise, several
 
 MANY = 5  # batches
 STOPPED = "stopped"  # code: its batch was not begun
-RELOAD = "driver reload (reboot if that fails)"
 AGAIN = advise("Run `gpunode provision` again to see the current plan.")
 
 
@@ -95,7 +94,7 @@ def batch_rows(
         here = [known[host.name] for host in batch if host.name in known]
         heavy = [member for member in here if member.disturbs.what]
         effects = [member.disturbs for member in heavy]
-        causes = [effect.what.describe(RELOAD if effect.reload else "reboot") for effect in effects]
+        causes = [effect.describe() for effect in effects]
         names = [
             [host.name for host in batch],
             [member.host.name for member in here],

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
-from typing import Any
+from typing import Any, Literal
 
 from gpunode.agent.redaction import redact, redact_values
 from gpunode.engine.chain import find_manual_fix, unfixed_note
@@ -53,7 +53,7 @@ class ShownHost:
     notes: tuple[str, ...] = ()
     problem: str = ""
     fix: str = ""
-    undo: str = ""
+    undo: Literal["", "kept", "right"] = ""
     machine: str = ""
     disturbed: int | None = None
 
@@ -87,7 +87,7 @@ def show_host(outcome: Outcome) -> ShownHost:
         notes(outcome),
         redact(outcome.why),
         outcome.problem.fix if outcome.problem else "",
-        undo="" if outcome.left is None else "cannot be undone" if outcome.kept else "nothing to take back",
+        undo="" if outcome.left is None else "kept" if outcome.kept else "right",
     )
 
 

@@ -66,6 +66,10 @@ class Disturbed:
     reload: bool = False
     standstill: Mapping[str, str] = field(default_factory=dict)
 
+    def describe(self) -> str:
+        """What it interrupts, for people: as `Disturbance` has it, with a reload in place of the reboot."""
+        return self.what.describe("driver reload (reboot if that fails)" if self.reload else "reboot")
+
     @property
     def processes(self) -> tuple[GpuUser, ...]:
         """Users outside Kubernetes; all users if the pods are not known."""

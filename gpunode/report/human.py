@@ -192,11 +192,9 @@ class Human:
             return link
         key = (link.layer, without_name(link.cause, host), without_name(link.fix, host))
         first = self._causes.setdefault(key, host)
-        return (
-            link
-            if first == host
-            else replace(link, problem=replace(link.problem, cause=f"as of {first}", fix=""))
-        )
+        if first == host:
+            return link
+        return replace(link, problem=replace(link.problem, cause=f"as of {first}", fix=""))
 
     def rows(self, kind: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
         if self._cluster and kind in REPEATED:  # a plan was shown, or a proof follows, which has the rest

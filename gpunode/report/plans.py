@@ -28,6 +28,8 @@ WORDS = {
 NAMED, HOSTS, BATCHES = 5, 10, 5  # how many are shown: pods and processes of a host, hosts, batches
 LEGEND = "+ new  ~ changed  - removed  ! with an action: restart, load, refresh"
 SIGNS = {"+": "green", "~": "yellow", "-": "red", "!": "magenta"}
+# How a host without changes ends.
+ENDS = {"": "up to date", "right": "nothing to take back", "kept": "cannot be undone"}
 LONG = 100  # characters of a step in one line
 LINES = 12  # of a host's plan; a longer one is shown by step
 
@@ -36,8 +38,7 @@ def sentence(disturbed: Disturbed) -> str:
     """`reboot, driver packages; no GPU pods or processes affected`; without names, so that equal plans read alike."""
     if not disturbed.what:
         return "nothing"
-    reboot = "driver reload (reboot if that fails)" if disturbed.reload else "reboot"
-    return f"{disturbed.what.describe(reboot)}; {_treatment(disturbed)}"
+    return f"{disturbed.describe()}; {_treatment(disturbed)}"
 
 
 def interrupted_work(hosts: Sequence[ShownHost]) -> Iterator[str]:
@@ -177,7 +178,7 @@ def plan_lines(host: ShownHost, width: int, *, diff: bool | None) -> Iterator[Pa
         yield from _notes(host, 0)
     elif not host.problem:
         broken = ("✗ broken, with nothing to change\n", "red")
-        state = broken if host.status == "broken" else (f"= {host.undo or 'up to date'}\n", "dim")
+        state = broken if host.status == "broken" else (f"= {ENDS[host.undo]}\n", "dim")
         yield from (f" {host.name:<{width}}  ", state)
         yield from _notes(host, width)
     yield from failure(host, width)
