@@ -258,7 +258,7 @@ def _check_reviewed(
             f"The plan matches the reviewed plan of {reviewed.by} ({reviewed.made}): {end}."
         )
         return True
-    rows = [(deviation.host, deviation.code, deviation.what) for deviation in deviations]
+    rows = [(each.host, each.code, "\n".join((each.what, *each.lines))) for each in deviations]
     session.reporter.rows("deviation", ("host", "code", "what"), rows)
     if yes:
         raise StalePlan(

@@ -16,7 +16,7 @@ from typing import Literal, TypeAlias
 
 from gpunode import __version__
 from gpunode.agent.redaction import redact
-from gpunode.cluster.objects.difference import Difference
+from gpunode.cluster.objects.difference import DO, Difference
 from gpunode.contract.times import utc
 from gpunode.engine import impact
 from gpunode.engine.member import Member
@@ -61,11 +61,12 @@ class PlanFile:
 
 @dataclass(frozen=True, slots=True)
 class Deviation:
-    """Something that was not reviewed as it is now; `host` None: it concerns all."""
+    """Something that was not reviewed as it is now; `host` None: it concerns all. `lines`: of its diffs, those that differ."""
 
     code: Code
     host: str | None
     what: str
+    lines: tuple[str, ...] = ()
 
 
 def make(
@@ -153,12 +154,7 @@ def plan_again(reviewed: PlanFile, file: Path, inventory: Inventory) -> Advice:
 def compare(reviewed: PlanFile, now: PlanFile) -> list[Deviation]:
     """What a run would do now that was not reviewed, or not so. Work that is done meanwhile is no deviation."""
     hosts = {host.name: host for host in reviewed.hosts}
-    known = _objects(reviewed.cluster)
-    deviations = [
-        Deviation("cluster", None, f"new: {text}")
-        for id_, text in _objects(now.cluster).items()
-        if id_ not in known
-    ]
+    deviations = list(_compare_objects(reviewed.cluster, now.cluster))
     for host in now.hosts:
         deviations += _compare_host(hosts.get(host.name), host)
     if reviewed.sha256 != now.sha256:
@@ -215,6 +211,7 @@ def _compare_host(reviewed: ShownHost | None, now: ShownHost) -> Iterator[Deviat
             yield Deviation("plan", now.name, now.problem)
     elif now.changes:
         if _ids(now.changes) != _ids(reviewed.changes):
+            lines = {change.what: change.diff for change in reviewed.changes}
             new = _new(reviewed.changes, now.changes)
             gone = _new(now.changes, reviewed.changes)
             other = [what for what in new if what in gone]
@@ -224,7 +221,13 @@ def _compare_host(reviewed: ShownHost | None, now: ShownHost) -> Iterator[Deviat
                 "gone": [what for what in gone if what not in other],
             }
             texts = [f"{kind}: {few(some, NAMED)}" for kind, some in kinds.items() if some]
-            yield Deviation("plan", now.name, "\n".join(texts) or "in another order")
+            differ = [
+                text
+                for change in now.changes
+                if change.what in other
+                for text in _differing(lines[change.what], change.diff)
+            ]
+            yield Deviation("plan", now.name, "\n".join(texts) or "in another order", tuple(differ))
         elif reviewed.disturbed is not None and now.disturbed != reviewed.disturbed:
             if now.disturbed is None:
                 yield Deviation(
@@ -263,16 +266,30 @@ def _object(difference: Difference) -> Difference:
     return replace(difference, lines=lines, before=None, manifest=None)
 
 
-def _objects(differences: Iterable[Difference]) -> dict[str, str]:
-    """The changes of objects by their identity, as text. A pod of the plugin that was made again is replaced all the same."""
-    texts = [
-        (
-            f"replace the plugin's pod on {each.node}" if each.node else f"{each.action} {each.what}",
-            each.lines,
-        )
-        for each in differences
-    ]
-    return {digest({"what": text, "lines": lines}): redact(text) for text, lines in texts}
+def _differing(before: Sequence[str], after: Sequence[str]) -> Iterator[str]:
+    """The lines of one diff that the other one has not."""
+    for word, mine, other in (("reviewed", before, after), ("now", after, before)):
+        only = [line for line in mine if line not in other and not line.startswith("@@")]
+        more = [f"and {len(only) - NAMED} more lines"] if len(only) > NAMED else []
+        yield from (f"  {word:<8}  {line}" for line in (*only[:NAMED], *more))
+
+
+def _compare_objects(reviewed: Iterable[Difference], now: Iterable[Difference]) -> Iterator[Deviation]:
+    """Objects that change as it was not reviewed; those that differ alike are one. A pod of the plugin that was made again is replaced
+    all the same."""
+    before: dict[tuple[str, str], list[tuple[str, ...]]] = {}
+    for each in reviewed:
+        before.setdefault((each.action, each.node or each.what), []).append(each.lines)
+    groups: dict[tuple[str, str, tuple[str, ...]], list[str]] = {}
+    for each in now:
+        known = before.get((each.action, each.node or each.what), [])
+        if each.lines not in known:
+            lines = tuple(_differing(known[0], each.lines)) if len(known) == 1 else ()
+            what = "replace the plugin's pod on" if each.node else f"{DO[each.action]} {each.title.kind}"
+            name = each.node or each.what.removeprefix(f"{each.title.kind} ")
+            groups.setdefault(("different" if lines else "new", what, lines), []).append(name)
+    for (kind, what, lines), names in groups.items():
+        yield Deviation("cluster", None, redact(f"{kind}: {what} {few(names, NAMED)}"), lines)
 
 
 def _sha256(path: Path) -> str:

@@ -10,13 +10,12 @@ from dataclasses import asdict
 from typing import Any, TextIO
 
 from gpunode.agent.redaction import redact_values
-from gpunode.cluster.objects.difference import Difference
+from gpunode.cluster.objects.difference import DO, Difference
 from gpunode.engine.shown import notes, status_of
 from gpunode.errors import Problem
 from gpunode.host import diff as diffs
 from gpunode.model import Change, Disturbed, Event, Host, Outcome, Verdict
 from gpunode.planning import writers
-from gpunode.report.objects import DO
 from gpunode.report.plain import end_quietly
 
 

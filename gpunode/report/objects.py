@@ -4,20 +4,12 @@ import difflib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from gpunode.cluster.objects.difference import Difference
+from gpunode.cluster.objects.difference import DO, Difference
 from gpunode.links.node import GPU_LABEL
 from gpunode.planning import writers
 from gpunode.report.plain import CHANGE, INDENT, Part, line_style
 from gpunode.wording import few
 
-# The action of a Difference → the verb in the plan, and its sign.
-DO: Mapping[str, str] = {
-    "created": "create",
-    "changed": "change",
-    "removed": "remove",
-    "labelled": "label",
-    "replaced": "replace",
-}
 SIGNS: Mapping[str, tuple[str, str]] = {"created": ("+", "green"), "removed": ("-", "red")}
 # What an object of the device plugin is for, by its kind; of the second DaemonSet by its name.
 PURPOSE: Mapping[str, str] = {

@@ -151,7 +151,17 @@ def test_each_change_of_a_node_is_reviewed(inventory: Path):
     before = plan(inventory, SAME, cluster=[LABEL, feature])
     assert plan_file.compare(before, plan(inventory, SAME, cluster=[LABEL])) == []
     (new,) = plan_file.compare(before, plan(inventory, SAME, cluster=[LABEL, taint, feature]))
-    assert (new.code, new.what) == ("cluster", "new: labelled Node a1")
+    assert (new.code, new.what, new.lines) == ("cluster", "new: label Node a1", ())
+
+
+def test_nodes_that_get_another_label_than_reviewed_differ_together(inventory: Path):
+    """With what was reviewed, and what is planned now."""
+    both = [Difference(Title("Node", name), "labelled", ("+pool=a",)) for name in ("a1", "a2")]
+    now = [replace(each, lines=("+pool=b",)) for each in both]
+    before, after = (plan(inventory, SAME, cluster=some) for some in (both, now))
+    (deviation,) = plan_file.compare(before, after)
+    assert deviation.what == "different: label Node a1, a2"
+    assert deviation.lines == ("  reviewed  +pool=a", "  now       +pool=b")
 
 
 def test_a_plan_is_bound_to_inventory_version_and_cluster(inventory: Path):
@@ -219,7 +229,7 @@ def test_a_plan_in_a_file_is_shown_as_plan_shows_it(
     assert planned in shown.stdout
     assert cluster in shown.stdout
     assert "Debian" in planned
-    assert f" {costs}\n" in shown.stderr
+    assert f" {costs}\n" in shown.stdout
     assert "5 hosts: 4 to change, 1 without a plan; 1 change to make in the cluster." in shown.stderr
     assert "`gpunode provision friday.plan` applies it." in shown.stderr
     lines = CliRunner().invoke(app, ["show", "friday.plan", "--json"]).output.splitlines()
@@ -235,3 +245,4 @@ def test_a_file_that_changes_otherwise_deviates_by_its_diff(inventory: Path):
         "new: reboot",
         "gone: restart docker",
     ]
+    assert deviation.lines[-1] == "  now       +size = 2"

@@ -20,6 +20,14 @@ BOOKKEEPING = ("managedFields", "resourceVersion", "generation", "uid", "creatio
 GENERATION = "deprecated.daemonset.template.generation"  # counts changes of a DaemonSet's pod template
 NOTES = (GENERATION, "kubectl.kubernetes.io/last-applied-configuration")
 SECRET = ("(a secret changes)",)
+# The action of a Difference → the verb in a plan.
+DO: Mapping[str, str] = {
+    "created": "create",
+    "changed": "change",
+    "removed": "remove",
+    "labelled": "label",
+    "replaced": "replace",
+}
 
 
 @dataclass(frozen=True, slots=True)
