@@ -29,10 +29,12 @@ def show(
     Example: gpunode help inventory
     """
     from gpunode import report, wording
+    from gpunode.cli.suggestions import WORDS
 
     name = " ".join(topic or ["index"])
+    name = WORDS.get(name.lower(), name)
     at: Any = context.find_root()
-    for word in topic or ():
+    for word in name.split():
         command = getattr(at.command, "commands", {}).get(word) if at else None
         at = type(context)(command, info_name=word, parent=at) if command else None
     if topic and at:

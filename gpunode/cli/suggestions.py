@@ -1,5 +1,6 @@
 """Mistakes of a command line, answered with what to write."""
 
+import difflib
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,6 +16,29 @@ EXTRA = "Got unexpected extra argument"  # click's
 FIRST = (
     "demo", "init", "plan", "provision", "verify", "why", "explain", "status", "top", "pause", "resume", "history", "show", "undo", "help",
 )  # fmt: skip
+# Words of other tools → the command or the page here.
+WORDS = {
+    **dict.fromkeys(("rollback", "revert", "restore"), "undo"),
+    **dict.fromkeys(("uninstall", "remove", "delete", "reset", "destroy"), "forget"),
+    **dict.fromkeys(("apply", "install", "deploy", "up", "sync"), "provision"),
+    **dict.fromkeys(("diff", "dry-run", "preview"), "plan"),
+    **dict.fromkeys(("check", "test", "doctor", "diagnose", "health"), "verify"),
+    **dict.fromkeys(("nvidia-smi", "get", "list", "ls", "ps", "nodes", "gpus"), "status"),
+    **dict.fromkeys(("watch", "monitor", "dashboard"), "top"),
+    **dict.fromkeys(("describe", "debug"), "why"),
+    **dict.fromkeys(("stop", "cancel"), "pause"),
+    **dict.fromkeys(("benchmark", "bench", "burn-in", "stress"), "accept"),
+    **dict.fromkeys(("log", "logs"), "plugin status"),
+    "runs": "history",
+    "pending": "why pod",
+    **dict.fromkeys(("bug", "report"), "support-bundle"),
+    **dict.fromkeys(("upgrade", "update"), "upgrade-a-driver"),
+    "cordon": "cordon-gpu",
+    "uncordon": "uncordon-gpu",
+    "drain": "safety#work-on-the-gpus",
+    "replace": "replace-a-host",
+    "drift": "drift-check",
+}
 NUMBERS = {"int_parsing", "int_parsing_size", "float_parsing", "greater_than_equal", "less_than_equal"}
 
 
@@ -82,8 +106,17 @@ def _explain(error: Exception) -> Exception:
             hint = f"`--base {message.rpartition('(')[2].rstrip(')')}` names the image to build on."
         return UsageError(f"{message[0].lower()}{message[1:]}", hint=hint)
     hint = f"See `{context.command_path} --help`." if context else ""
-    if (word := re.match(r"No such command '([\w-]+)'", message)) and word[1] in pages():
-        hint = f"It is a page: `gpunode help {word[1]}`."
+    if context and (word := re.match(r"No such command '([\w-]+)'", message)):
+        message = word[0]  # without click's guesses
+        there = context.command.commands
+        near = difflib.get_close_matches(word[1], there, 1)
+        if meant := None if context.parent else WORDS.get(word[1]):
+            known = meant.partition(" ")[0] in there
+            hint = f"Here it is `gpunode {'' if known else 'help '}{meant}`."
+        elif word[1] in pages():
+            hint = f"It is a page: `gpunode help {word[1]}`."
+        elif near:
+            hint = f"Did you mean `{context.command_path} {near[0]}`?"
     if re.search("--(kubeconfig|context)$", message):
         hint = f"Write it in the inventory, as `cluster.kubeconfig` or `cluster.context`. {hint}"
     return _expected_number(error) or UsageError(f"{message[0].lower()}{message[1:]}".rstrip("."), hint=hint)

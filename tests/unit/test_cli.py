@@ -60,6 +60,7 @@ def test_every_mistake_of_an_inventory_begins_with_its_place(tmp_path):
     ("words", "hint"),
     [
         ("troubleshooting", "It is a page: `gpunode help troubleshooting`."),
+        ("plann", "Did you mean `gpunode plan`?"),
         ("plan --kubeconfig x", "as `cluster.kubeconfig`"),
         ("verify inventory.yaml gpu-1", "`--limit NAMES`"),
         ("plugin image python.tar", "`--base python.tar`"),
@@ -102,7 +103,6 @@ def test_a_number_that_is_none_is_answered_by_what_is_expected(words: str, told:
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        ("plann", "did you mean 'plan'"),
         ("accept --level fast", "invalid value for '--level': 'fast' is not one of 'quick', 'standard'"),
         ("status -n Bad_Name", "at most 63 of a-z, 0-9 and -"),
         ("run manifest vectoradd -n Bad_Name", "at most 63 of a-z, 0-9 and -"),

@@ -6,6 +6,7 @@ import pytest
 from typer.testing import CliRunner
 
 from gpunode.cli import app
+from gpunode.cli.suggestions import WORDS
 from gpunode.errors import UsageError
 from gpunode.wording import Advice, Command, advise, few, lines, name_pages, read
 
@@ -58,6 +59,18 @@ def test_help_shows_a_page_a_section_or_a_commands_help(topic: str, first: str):
     assert ("## When something goes wrong" in shown) == (topic == "safety")
 
 
+@pytest.mark.parametrize("word", WORDS)
+def test_a_word_of_another_tool_leads_to_the_command_or_the_page(word: str):
+    shown = CliRunner().invoke(app, ["help", word]).stdout
+    assert shown.strip().startswith(("Usage: gpunode ", "#"))
+    refused = CliRunner().invoke(app, [word]).exception
+    assert isinstance(refused, UsageError)
+    assert (refused.message, refused.hint.startswith("Here it is `gpunode ")) == (
+        f"no such command '{word}'",
+        True,
+    )
+
+
 def test_help_on_nothing_that_there_is_names_the_nearest_page():
     with pytest.raises(UsageError, match="no page, section or command is called inventry") as refused:
         CliRunner().invoke(app, ["help", "inventry"], catch_exceptions=False)
@@ -81,11 +94,11 @@ def test_a_page_names_the_command_that_shows_another_page_not_its_file():
         ("mig layouts", "## MIG layouts"),
         ("mig", "`gpunode help inventory#mig-layouts`: MIG layouts"),
         ("mig", "the inventory's key `mig`: how the GPUs are cut by MIG, now and after each boot."),
-        ("cordon", "`gpunode help uncordon-gpu`: the command"),
+        ("uncordon-", "`gpunode help uncordon-gpu`: the command"),
         ("taint", "`taint_until_verified`: "),
         ("count", "the inventory's key `gpus.count`: "),
-        ("drain", "`gpunode help replace-a-host#take-one-out` mentions it"),
-        ("upgrade", "What fits:\n\n- `gpunode help upgrade-a-driver`: "),
+        ("seccomp", "` mentions it"),
+        ("a driver", "What fits:\n\n- `gpunode help upgrade-a-driver`: "),
     ],
 )
 def test_help_finds_titles_keys_and_commands_by_a_word(topic: str, there: str):
