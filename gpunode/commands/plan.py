@@ -2,9 +2,11 @@
 
 import shlex
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from gpunode import packages
+from gpunode.cluster import rights
 from gpunode.cluster.api import Api
 from gpunode.commands.provision import ProvisionOptions
 from gpunode.engine import (
@@ -22,7 +24,7 @@ from gpunode.engine import (
 from gpunode.engine.estimate import report_costs
 from gpunode.engine.member import Members, outcomes
 from gpunode.engine.session import Session
-from gpunode.errors import ClusterError
+from gpunode.errors import NO_RIGHTS, ClusterError
 from gpunode.links.driver import choose as driver
 from gpunode.links.driver.branches import branches
 from gpunode.links.kubelet import minors
@@ -32,6 +34,7 @@ from gpunode.links.toolkit.plan import default_version
 from gpunode.model import Choice, Desired, DriverSpec, Facts, Host, KubeletStart
 from gpunode.packages import releases
 from gpunode.planning.versions import upstream
+from gpunode.wording import advise, several
 
 
 def show_plan(
@@ -87,6 +90,10 @@ def show_plan(
     if wrong is not None:
         wrong = nodes.name_rights(inventory, wrong)
         reporter.problem(wrong.problem)
+    if api and (
+        any(change.untried for change in shown.changes) or (wrong and wrong.problem.code == NO_RIGHTS)
+    ):
+        _note_rights(session, api, run=options.run or bool(options.accept))
     gate.show(inventory, reporter)
     costs = report_costs(
         session,
@@ -112,6 +119,16 @@ def show_plan(
     if waits and (objects or any(member.outcome and member.outcome.plan for member in members)):
         return exit_codes.DRIFT_AND_MORE if code else exit_codes.DRIFT
     return code
+
+
+def _note_rights(session: Session, api: Api, *, run: bool) -> None:
+    """Note how many rights a provision needs that this user lacks: a plan needs fewer."""
+    with suppress(ClusterError):
+        needed = nodes.rights_to_provision(api, session.inventory, proves=run)
+        if missing := rights.find_missing(api, needed):
+            count = several(len(missing), "right")
+            text = f"To provision, this user lacks {count}: `gpunode provision` lists them before any change."
+            session.reporter.note(advise(text))
 
 
 def _choices(members: Members) -> Iterator[tuple[str, ...]]:

@@ -30,9 +30,9 @@ from gpunode.engine.reporter import (
     report_reason,
 )
 from gpunode.engine.session import Session
-from gpunode.errors import HttpError
+from gpunode.errors import HttpError, Problem
 from gpunode.links.capacity import slices
-from gpunode.links.node import GPU_LABEL, parse
+from gpunode.links.node import GPU_LABEL, Node, parse
 from gpunode.links.plugin.daemonset import PAUSED
 from gpunode.links.plugin.other_owners import dra_owners
 from gpunode.links.plugin.usage import FORBIDDEN, NO_PLUGIN, NodeUsage, read_usage
@@ -135,40 +135,48 @@ def show_status(
 
 
 def _note_run(api: Api, session: Session, usages: tuple[NodeUsage, ...]) -> tuple[NodeUsage, ...]:
-    """Note the run under way, or cut off; the usages, with its command as the fix of nodes without the plugin that it left."""
+    """Note the run under way, or cut off. The usages: of nodes without the plugin that it has not finished, with that as the reason, or
+    with its command as the fix."""
     run = history.find_current(Path(session.inventory.path))
     if run is None:
         return usages
     session.reporter.note(history.note_current(run))
-    begun = () if history.is_running(run) else run.in_state(*BEGUN)
-    left = _names_of_nodes(api, [host for host in session.hosts if host.name in begun]).values()
-    fix = advise("`gpunode resume` continues the run that was cut off there.")
+    goes_on = history.is_running(run)
+    begun = run.not_done if goes_on else run.in_state(*BEGUN)
+    left = [node.name for node in _nodes_of(api, [h for h in session.hosts if h.name in begun]).values()]
+    fix = "" if goes_on else advise("`gpunode resume` continues the run that was cut off there.")
+
+    def explain(reason: Problem) -> Problem:
+        what = f"run {run.id} has not finished it yet" if goes_on else reason.what
+        return replace(reason, what=what, fix=fix)
+
     return tuple(
-        replace(usage, reason=replace(usage.reason, fix=fix))
+        replace(usage, reason=explain(usage.reason))
         if usage.reason and usage.reason.code in (NO_PLUGIN, PAUSED) and usage.node in left
         else usage
         for usage in usages
     )
 
 
-def _names_of_nodes(api: Api, hosts: Iterable[Host]) -> dict[str, str]:
+def _nodes_of(api: Api, hosts: Iterable[Host]) -> dict[str, Node]:
     """Host → its node; hosts without a node are left out."""
     members = nodes.locate(api, [Member(host) for host in hosts], seconds=0, notify=lambda _: None)
-    return {member.host.name: member.node.name for member in members if member.node}
+    return {member.host.name: member.node for member in members if member.node}
 
 
 def leave_taken_back(
     api: Api, session: Session, usages: Iterable[NodeUsage]
 ) -> tuple[tuple[NodeUsage, ...], dict[str, str]]:
-    """The usages without those of hosts that gpunode has taken back, and when these were: host → `undone 27 Nov`."""
+    """The usages without those of hosts that gpunode has taken back, and when these were: host → `undone 27 Nov`. A node with gpunode's
+    label was set up since, with another inventory."""
     usages = tuple(usages)
     silent = {usage.node for usage in usages if usage.reason and usage.reason.code == NO_PLUGIN}
-    placed = _names_of_nodes(api, session.hosts) if silent else {}
-    bare = [host for host, node in placed.items() if node in silent]
+    placed = _nodes_of(api, session.hosts) if silent else {}
+    bare = [host for host, node in placed.items() if node.name in silent and GPU_LABEL not in node.labels]
     back = (
         history.find_taken_back(Path(session.inventory.path), bare) if bare else {}
     )  # which may read all records
-    gone = {placed[host] for host in back}
+    gone = {placed[host].name for host in back}
     return tuple(usage for usage in usages if usage.node not in gone), back
 
 

@@ -59,7 +59,7 @@ class Run:
         """Why no work is waited for any more; None: it is."""
         if self.record.lost:
             return Problem(rounds.STOPPED, self.record.lost)
-        return BY_INTERRUPT if self.interrupt.set else None
+        return replace(BY_INTERRUPT, fix=self.interrupt.continues) if self.interrupt.set else None
 
     def hold_taint(self, member: Member, emit: OnEvent, *, changing: bool) -> Member:
         """The member, as of `work.taint_until_proven`. Without vectoradd none is tainted: nothing would remove the taint."""

@@ -190,19 +190,21 @@ def find_manual_fix(outcome: Outcome) -> Verdict | None:
 
 
 def find_unfixed(outcome: Outcome) -> Verdict | None:
-    """The first broken link that no change of the plan fixes: its fix would be the same without the plan."""
+    """The first broken link that no change of the plan fixes: its fix would be the same without the plan. Another driver brings no
+    lost GPU back."""
     seen = outcome.facts
     if outcome.status not in ("right", "planned") or seen is None or outcome.left is not None:
         return None  # an undo makes no chain hold
     bare = replace(outcome, plan=None)
     pairs = ((judge(outcome, seen), judge(bare, seen)) for judge in JUDGES)
-    return next((link for link, alone in pairs if link.status == "broken" and link.fix == alone.fix), None)
+    broken = ((link, alone) for link, alone in pairs if link.status == "broken")
+    return next((link for link, alone in broken if link.fix == alone.fix or driver.loses_gpu(link)), None)
 
 
 def unfixed_note(outcome: Outcome) -> str:
     """A sentence on that link, without its full stop; "" if there is none."""
     link = find_unfixed(outcome)
-    return f"{link.layer} is broken: {link.text}: see `gpunode verify`" if link else ""
+    return f"{link.layer} is broken, see `gpunode verify`: {link.text}" if link else ""
 
 
 def _apply_refusal(problem: Problem, link: Verdict) -> Verdict:

@@ -60,6 +60,16 @@ def rights_to_deploy(api: Api, inventory: Inventory) -> tuple[rights.Right, ...]
     return (*rights.of_objects(fit(api, spec_of(inventory).manifests), fit(api, surplus)), *owners)
 
 
+def rights_to_provision(api: Api, inventory: Inventory, *, proves: bool) -> tuple[rights.Right, ...]:
+    """All rights that a run needs, and `verify` and `status` after it. `proves`: with pods."""
+    namespace = inventory.cluster.namespace
+    return (
+        *rights.of_run(namespace, proves=proves),
+        *rights_to_deploy(api, inventory),
+        *rights.of_reading(namespace),
+    )
+
+
 def name_rights(inventory: Inventory, error: ClusterError) -> ClusterError:
     """The error; where a right to read is refused and others are missing, one with them all, the refused one first."""
     refused = FORBIDDEN.search(error.detail) if isinstance(error, HttpError) and error.status == 403 else None

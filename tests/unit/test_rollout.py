@@ -42,7 +42,7 @@ def test_a_run_stops_for_its_first_reason(
     member: Member | None, judged: str, seen: dict[str, Any], code: str, what: str
 ):
     record: Any = SimpleNamespace(lost=seen.get("lost", ""), paused=seen.get("paused", False))
-    interrupt: Any = SimpleNamespace(set=seen.get("set", False))
+    interrupt: Any = SimpleNamespace(set=seen.get("set", False), continues="")
     run = Run(mock.Mock(), None, record, interrupt, {}, prove=True)
     lease: Any = SimpleNamespace(lost_reason=lambda *_: seen.get("lease", ""))
     members = (member,) if member else ()
@@ -182,7 +182,7 @@ def test_hosts_that_still_wait_are_given_back_by_a_run_that_breaks():
     run = Run(mock.Mock(), mock.Mock(), mock.Mock(lost=""), interrupt, {}, prove=False, last=broken)
     with pytest.raises(RuntimeError):
         batch.finish(run, (Member(Host("a", Ssh("a")), Outcome("a", "right")),))
-    assert run.stopped == batch.BY_INTERRUPT
+    assert run.stopped == replace(batch.BY_INTERRUPT, fix=interrupt.continues)
 
 
 def test_a_host_that_is_lost_before_its_changes_gives_its_node_back(monkeypatch):

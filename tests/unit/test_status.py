@@ -18,6 +18,7 @@ from gpunode.engine.exit_codes import REFUSED
 from gpunode.engine.member import Member
 from gpunode.engine.record import Progress, RecordedRun, RunOptions
 from gpunode.errors import Problem
+from gpunode.links.node import GPU_LABEL
 from gpunode.links.plugin.daemonset import NAME, NAME_LABEL
 from gpunode.links.plugin.usage import NodeUsage
 from gpunode.links.plugin.usage import read_usage as of_cluster
@@ -199,13 +200,19 @@ def test_the_fix_of_a_plugin_that_a_run_took_away_is_to_resume_it(monkeypatch):
     note = "Run 4f1c was cut off: 1 of 2 hosts done. `gpunode resume` continues it."
     session.reporter.note.assert_called_once_with(note)
 
+    monkeypatch.setattr(overlook.history, "is_running", lambda _: True)
+    reasons = [usage.reason for usage in overlook._note_run(mock.Mock(), session, tuple(silent))]
+    goes_on = "run 4f1c has not finished it yet"
+    assert [str(reason and reason.what) for reason in reasons] == [goes_on, goes_on, "why", "why"]
+
 
 HOSTS = (Host("h1", Ssh("h1")), Host("h2", Ssh("h2")))
 SILENT = (("n1", "no-plugin"), ("n1", "paused"), ("n1", "forbidden"), ("n2", "no-plugin"))
 
 
 def placed(member: Member) -> Any:
-    return SimpleNamespace(host=member.host, node=SimpleNamespace(name=f"n{member.host.name[1:]}"))
+    node = SimpleNamespace(name=f"n{member.host.name[1:]}", labels={})
+    return SimpleNamespace(host=member.host, node=node)
 
 
 def test_a_host_that_was_forgotten_is_neither_unknown_nor_a_failure(monkeypatch):
@@ -217,6 +224,16 @@ def test_a_host_that_was_forgotten_is_neither_unknown_nor_a_failure(monkeypatch)
     usages = overlook.leave_taken_back(mock.Mock(), session, (silent, NodeUsage("n2")))
     assert usages == ((NodeUsage("n2"),), {"h1": "forgotten 27 Nov"})
     assert back.call_args.args[1] == ["h1"]  # of others no record is read
+
+
+def test_a_host_that_another_inventory_set_up_since_is_not_called_forgotten(monkeypatch):
+    """A forget and an undo take the label from its node."""
+    silent = NodeUsage("n1", reason=Problem("no-plugin", "none runs there"))
+    monkeypatch.setattr(overlook.history, "find_taken_back", mock.Mock(side_effect=AssertionError))
+    labelled = SimpleNamespace(host=HOSTS[0], node=SimpleNamespace(name="n1", labels={GPU_LABEL: "true"}))
+    monkeypatch.setattr(overlook.nodes, "locate", lambda *_, **__: [labelled])
+    session = SimpleNamespace(hosts=HOSTS, inventory=Inventory("", HOSTS, Cluster()))
+    assert overlook.leave_taken_back(mock.Mock(), session, (silent,)) == ((silent,), {})
 
 
 @pytest.mark.parametrize(

@@ -46,7 +46,7 @@ def why_node(session: Session, name: str, *, hosts: bool) -> int:
         f"node {name} is {'Ready' if node.ready else 'not Ready'} and offers {_offered(node, gpus)}{effect}",
         f"in use by {few(users, NAMED)}" if users else "none in use" if node.offers else "",
         *(f"taint {taint['key']}={taint.get('value', '')}" for taint in _foreign_taints(item)),
-        stamp.describe(time.time()) if stamp else "",
+        stamp.describe(time.time()) if stamp and not problems else "",
     ]
     text = "; ".join(filter(None, parts))
     return report(session, f"node {name}", "wrong" if problems else "fine", text, problems, fine=True)
@@ -61,9 +61,12 @@ def _effect(cluster: Cluster, node: Node, problem: Problem, facts: Facts | None)
         lost = [f"GPU {gpu.index}" for gpu in gpus if gpu.unhealthy and gpu.unhealthy.code in LOST]
         lost = lost or [f"GPU {address}" for address in find_missing(facts) if facts.gpus]
         every = len(driven(facts.pci))
+        if not lost:
+            return "; how many of its GPUs are lost is not known"
         if 0 < len(lost) < every:
-            state = f"{'is' if len(lost) == 1 else 'are'} lost"
-            return f"; {every - len(lost)} of {every} GPUs usable; {few(lost, NAMED)} {state}"
+            usable = every - len(lost)
+            offered = "" if node.allocatable == usable else f"; {usable} of {every} GPUs usable"
+            return f"{offered}; {few(lost, NAMED)} {'is' if len(lost) == 1 else 'are'} lost"
     return ", but new pods get no GPU"
 
 

@@ -32,7 +32,8 @@ def repair(node: str, code: str = "gpu-lost") -> str:
         assert meaning
     fix, other = meaning.next, meaning.alternative
     if meaning.action in ON_HOST:
-        fix += f" Commands: `kubectl drain {node} --ignore-daemonsets`; on the host `sudo {meaning.command}`; then `kubectl uncordon {node}`."
+        commands = f"`kubectl drain {node} --ignore-daemonsets`; on the host `sudo {meaning.command}`; then `kubectl uncordon {node}`"
+        fix = f"{commands}\n{fix}"
     return f"{fix} If {other.condition}: {other.next}" if other else fix
 
 
@@ -145,6 +146,11 @@ def _other_driver(outcome: Outcome, seen: Facts, loaded: str) -> str:
     return f"the plan brings {desired.version or desired.branch}, {desired.flavour}"
 
 
+def loses_gpu(link: Verdict) -> bool:
+    """Whether the link is broken by GPUs that do not answer the driver."""
+    return link.problem is not None and link.problem.code == SILENT
+
+
 def find_missing(seen: Facts) -> list[str]:
     """PCI addresses of the GPUs that NVML does not list."""
     listed = {gpu.pci.lower()[-12:] for gpu in seen.gpus}
@@ -157,7 +163,9 @@ def judge_nvml(outcome: Outcome, seen: Facts) -> Verdict:
         why = cause_by_plan(outcome, "NVML", "driver")
         fix = fix_by_plan(outcome, "NVML", repair(node_name(outcome, seen)), "driver")
         meaning = explain(error)
-        return Verdict.broken("NVML", error, why, fix, SILENT if meaning and meaning.code in LOST else "")
+        lost = meaning is not None and meaning.code in LOST
+        error += " (nvidia-smi names only the first lost GPU)" if lost and len(driven(seen.pci)) > 1 else ""
+        return Verdict.broken("NVML", error, why, fix, SILENT if lost else "")
     expected = driven(seen.pci)
     if missing := find_missing(seen):
         return Verdict.broken(

@@ -257,9 +257,14 @@ def test_a_lost_gpu_leaves_the_others_to_their_pods_and_to_new_ones(why: Why, fa
     node = parse(fake.all("Node")[0])
     silent, every = Problem("gpus-silent", "x", layer="NVML"), ", but new pods get no GPU"
     assert _effect(asked, node, silent, facts) == "; 1 of 2 GPUs usable; GPU 1 is lost"
+    fewer = replace(
+        node, resources={name: replace(each, allocatable=1) for name, each in node.resources.items()}
+    )
+    assert _effect(asked, fewer, silent, facts) == "; GPU 1 is lost"
     asked.usage = lambda _: ()  # its plugin does not know yet, or is not there
     assert _effect(asked, node, silent, facts) == "; 1 of 2 GPUs usable; GPU 0000:1a:00.0 is lost"
-    assert _effect(asked, node, silent, replace(facts, gpus=())) == every
+    unlisted = replace(facts, gpus=())  # nvidia-smi fails at the first of them
+    assert _effect(asked, node, silent, unlisted) == "; how many of its GPUs are lost is not known"
     assert _effect(asked, node, replace(silent, code="runtime", layer="runtime"), facts) == every
 
 
