@@ -75,6 +75,8 @@ def plan(
     --out writes the plan for review: `gpunode show FILE` shows it, `gpunode provision FILE` applies exactly that plan with these
     options. The file has every diff, and no secret.
 
+    Signs: + new, ~ changed, - removed, ! an action such as a restart.
+
     Example: gpunode plan inventory.yaml --limit p100 --exit-code
     """
     from gpunode.commands.plan import show_plan

@@ -59,7 +59,7 @@ class Reporter(Protocol):
         """The last line of other commands: `text` for users, `numbers` as JSON."""
 
 
-ANSWER = "The same command asks again: answer `y` to apply the plan. Where there is no terminal, give --yes."
+ANSWER = "Where there is no terminal, --yes applies the plan."
 
 
 def stages(emit: OnEvent, host: str | None, wait: str = "") -> Callable[[str], None]:

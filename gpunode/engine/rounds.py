@@ -14,6 +14,7 @@ from gpunode.errors import Problem
 from gpunode.host import diff
 from gpunode.links.driver.plan import later_driver
 from gpunode.links.node import taint
+from gpunode.links.runtime import docker
 from gpunode.model import Change, Host, OnEvent, Outcome
 from gpunode.wording import advise, several
 
@@ -136,7 +137,13 @@ def _costs(waiting: Sequence[Member]) -> list[str]:
     reboots = sum(effect.what.reboot and not effect.reload for effect in effects)
     tried = sum(effect.reload for effect in effects)
     reloads = sum(effect.what.modules and not effect.reload for effect in effects)
-    units = Counter(unit.removesuffix(".service") for effect in effects for unit in effect.what.restarts)
+    units = Counter(unit for effect in effects for unit in effect.what.restarts)
+    stopped = sum(map(_stopped_containers, waiting))
+    ends = (
+        {docker.UNITS[0]: f" ({several(stopped, 'container')} {'stops' if stopped == 1 else 'stop'})"}
+        if stopped
+        else {}
+    )
     busy = [effect for effect in effects if effect.ends_work]
     pods = sum(len(effect.pods or ()) for effect in busy)
     unknown = sum(effect.pods is None for effect in busy)
@@ -147,12 +154,21 @@ def _costs(waiting: Sequence[Member]) -> list[str]:
         *([several(reboots, "reboot")] if reboots else []),
         *([f"{several(tried, 'driver reload')} (reboot if that fails)"] if tried else []),
         *([several(reloads, "driver reload")] if reloads else []),
-        *(f"{several(times, 'restart')} of {unit}" for unit, times in units.items()),
+        *(
+            f"{several(times, 'restart')} of {unit.removesuffix('.service')}{ends.get(unit, '')}"
+            for unit, times in units.items()
+        ),
         *([f"{several(pods, 'pod')} disturbed"] if pods else []),
         *([f"{several(processes, 'process')} disturbed"] if processes else []),
         *([f"pods unknown on {several(unknown, 'host')}"] if unknown else []),
         *([] if busy else ["0 pods disturbed"]),
     ]
+
+
+def _stopped_containers(member: Member) -> int:
+    """How many containers stop with docker, with those that are of no pod."""
+    restarted = docker.UNITS[0] in member.disturbs.what.restarts
+    return docker.stopped_by_restart(member.facts) if member.facts and restarted else 0
 
 
 def _is_downgraded(member: Member) -> bool:

@@ -101,8 +101,8 @@ def _packages(change: Packages, most: int) -> str:
     )
     if change.install:
         parts.append(f"install {_versions(change.install)}{held}")
-    if change.release:
-        parts.append(f"unhold {few(change.release, most)}")
+    if kept := [name for name in change.release if name not in change.remove]:
+        parts.append(f"unhold {few(kept, most)}")
     if change.hold and not held:
         parts.append(f"hold {few(change.hold, most)}")
     return "; ".join(parts)

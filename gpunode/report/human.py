@@ -22,8 +22,8 @@ from gpunode.report.chains import chain, whole_chain
 from gpunode.report.objects import cluster_lines
 from gpunode.report.plain import Part, indent, lines, one_line, plain
 from gpunode.report.plans import failure, group_alike, group_failures, plan_lines, summary_text
-from gpunode.report.runs import cell_text, group_rows, slowest
-from gpunode.report.terminal import Line, Live, screen, to_text, wrap
+from gpunode.report.runs import cell_text, group_rows
+from gpunode.report.terminal import PROBE, Line, Live, screen, to_text, wrap
 from gpunode.wording import without_name
 
 MANY = 8  # rows; more are shown in less detail
@@ -67,15 +67,12 @@ class Human:
         self._quiet = quiet
         self._accepted = accepted
         self._brief = quiet and accepted  # no plan: the user is not asked about it
-        self._diffs = "plan --diff"  # shows them
-        self._signs = False  # of a plan are shown, and not yet what they mean
         self._cluster = False  # its plan was shown, which has the objects that are made then
         self._live: Live | None = None
         self._run: RunLine | None = None
         self._start = time.monotonic()
         self._visited = 0  # hosts
         self._known: dict[str, Outcome] = {}  # how each host stands
-        self._times: Sequence[Sequence[object]] = ()  # of hosts, by phase
         self._waits: dict[
             str | None, float
         ] = {}  # host -> when a message of its wait was shown, without a terminal
@@ -103,8 +100,8 @@ class Human:
         elif self._err.is_terminal and not event.host and not self._quiet:
             self._line.show(event.message)
         elif not self._quiet and event.type != "progress":
-            if self._repeats(event) or event.data.get("batches") == 1:  # the question had all that it says
-                return
+            if self._repeats(event) or event.message == PROBE or event.data.get("batches") == 1:
+                return  # the question had all that it says
             where = f"{event.host}  " if event.host else ""
             self._err_print((f" {where}{event.message}\n", "dim"))
 
@@ -138,15 +135,7 @@ class Human:
         folded = [group for group in groups if plans.is_shortened(group)] if diff is None else []
         if folded:
             self._folded.append(lambda: self._print_plans(folded, width, diff=True))
-        self._signs |= any(host.changes for host in groups)
         self._print_headed("disturbs", plans.interrupted_work(hosts))
-
-    def _explain_signs(self, how: str = "") -> None:
-        """What a shown plan's signs mean, once; and `how` its reasons and diffs are shown, where they are not."""
-        if self._signs:
-            more = f"; {how} shows reasons and diffs" if how and self._folded else ""
-            self._print([(f" {plans.LEGEND}{more}\n", "dim")])
-        self._signs = False
 
     def _print_plans(self, groups: Sequence[ShownHost], width: int, *, diff: bool | None) -> None:
         for group in groups:
@@ -161,7 +150,6 @@ class Human:
         if self._brief:
             return
         self._print(cluster_lines(context, differences, diff=diff))
-        self._signs |= bool(differences)
         if diff is None and any(map(objects.is_folded, differences)):
             self._folded.append(lambda: self._print(cluster_lines(context, differences, diff=True)))
 
@@ -205,8 +193,7 @@ class Human:
             rows = [["as above" if cell in above else cell for cell in row] for row in rows if row[2] != 1]
         if not rows or (self._brief and kind in ASKED):
             return
-        if kind == "time":  # of which the summary has a line
-            self._times = rows
+        if kind == "time":  # `show` has them by phase
             return
         if kind in HEADED:
             head, describe = HEADED[kind]
@@ -214,17 +201,14 @@ class Human:
             return
         if kind == "reviewed":
             each = [cell for row in rows for cell in row if isinstance(cell, ShownPlan)]
-            self._diffs = "show --diff"
             self._show_plans([shown.host for shown in each], diff=each[0].diff)
             return
-        if kind == "deviation":  # what follows the plan
-            self._explain_signs("d" if sys.stdin.isatty() and not self._accepted else "")
         if kind in WRITTEN:
             self._print(WRITTEN[kind](rows))
             return
         columns = [CALLED.get(column, column) for column in columns]
         text = plain if kind != "cause" else lambda cell: "\n".join(lines(cell))  # a fix has lines
-        grouped = group_rows(kind, rows)
+        grouped = group_rows(kind, runs.name_absent(kind, rows))
         columns, grouped = runs.without_same_node(kind, columns, grouped)
         cells = [[text(cell_text(cell)) for cell in row] for row in grouped]
         used = [place for place in range(len(columns)) if any(row[place] for row in cells)]
@@ -262,28 +246,26 @@ class Human:
 
     def note(self, text: str) -> None:
         if isinstance(text, Headline):
-            if self._brief:
-                return
-            self._explain_signs("" if self._accepted else self._diffs)
+            if not self._brief:
+                self._print([f" {text}\n"])  # with its plan
+            return
         self._err_print(f" {text}\n")
 
     def ask(self, question: str) -> bool:
         if not sys.stdin.isatty():
-            self._explain_signs()
             self.note(f"{question} no, as there is no terminal to ask")
             return False
-        self._explain_signs("d")
         while (answer := self._read(question)) not in ("", "y", "yes", "n", "no"):
-            if answer == "d" and self._folded:
+            if answer and "diffs".startswith(answer) and self._folded:
                 for show in self._folded:
                     show()
             else:
-                more = ", d shows reasons and diffs" if self._folded else ""
-                self.note(f"y applies it, n or Enter cancels{more}.")
+                self.note("y applies it, n or Enter cancels.")
+        self._folded.clear()
         return answer in ("y", "yes")
 
     def _read(self, question: str) -> str:
-        self._err_print(f"{question} ", ("[y/N/d]" if self._folded else "[y/N]", "bold"))
+        self._err_print(f"{question} ", ("[y/N/diffs]" if self._folded else "[y/N]", "bold"))
         self._err.print(" ", end="")  # which a wrapped line would lose
         try:
             answer = sys.stdin.readline()
@@ -297,12 +279,9 @@ class Human:
         return answer.strip().lower()
 
     def summary(self, outcomes: Sequence[Outcome], *, cluster: int | None = 0, after: str = "") -> None:
-        if not self._accepted:
-            self._explain_signs(self._diffs)
         seconds = time.monotonic() - self._start
-        self._err_print(f" {summary_text(outcomes, seconds, cluster)}\n")
-        if self._times and any(outcome.applied for outcome in outcomes) and not self._quiet:
-            self._err_print(f" {slowest(self._times)}\n")
+        more = "; plan --diff shows reasons and diffs" if self._folded and not self._accepted else ""
+        self._err_print(f" {summary_text(outcomes, seconds, cluster)}{more}\n")
         if after:
             self.note(after)
 

@@ -30,7 +30,6 @@ from gpunode.report.chains import UUID, chain
 from gpunode.report.objects import cluster_lines
 from gpunode.report.plain import Indent, Part, lines, plain
 from gpunode.report.plans import (
-    LEGEND,
     WORDS,
     failure,
     plan_lines,
@@ -503,7 +502,6 @@ class Page:
             "groups": together,
             "count": len(cards),
             "brief": sum(len(group.cards[0].lines()) for group in together if group.name in waits) > SCREEN,
-            "legend": LEGEND if any(card.shown and card.shown.plan for card in cards) else "",
             "statuses": list(dict.fromkeys(card.status for card in cards)),
             "cluster": with_styles(self._cluster),
             "changes": f"{self._changes} change{'s' if self._changes > 1 else ''}"

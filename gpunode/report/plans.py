@@ -26,7 +26,6 @@ WORDS = {
     "declined": "declined",
 }
 NAMED, HOSTS, BATCHES = 5, 10, 5  # how many are shown: pods and processes of a host, hosts, batches
-LEGEND = "+ new  ~ changed  - removed  ! with an action: restart, load, refresh"
 SIGNS = {"+": "green", "~": "yellow", "-": "red", "!": "magenta"}
 # How a host without changes ends.
 ENDS = {"": "up to date", "right": "nothing to take back", "kept": "cannot be undone"}
@@ -36,8 +35,6 @@ LINES = 12  # of a host's plan; a longer one is shown by step
 
 def sentence(disturbed: Disturbed) -> str:
     """`reboot, driver packages; no GPU pods or processes affected`; without names, so that equal plans read alike."""
-    if not disturbed.what:
-        return "nothing"
     return f"{disturbed.describe()}; {_treatment(disturbed)}"
 
 
@@ -173,7 +170,7 @@ def plan_lines(host: ShownHost, width: int, *, diff: bool | None) -> Iterator[Pa
     if host.changes:
         yield from (" ", (f"{host.name:<{width}}", "bold"), f"  {host.facts}\n")
         yield from _plan(host, diff=diff)
-        if host.disturbs:
+        if host.disturbs and (host.disturbs.anybody or host.disturbs.what.devices):
             yield from ("   ", ("disturbs   ", "dim"), f"   {sentence(host.disturbs)}\n")
         yield from _notes(host, 0)
     elif not host.problem:

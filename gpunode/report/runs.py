@@ -4,11 +4,10 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from gpunode.cluster.objects.difference import DO
 from gpunode.engine.estimate import Estimate
 from gpunode.engine.overview import RunLine
-from gpunode.engine.reporter import Duration
 from gpunode.inventory.starter import ranges
-from gpunode.report.objects import DO
 from gpunode.report.plain import CHANGE, INDENT, Part, line_style, lines, plain
 from gpunode.report.plans import step_name
 from gpunode.wording import common, several
@@ -53,13 +52,6 @@ def run_line(run: RunLine, width: int) -> list[Part]:
     named = [] if width < NARROW else [f"run {run.id}"]
     text = " · ".join([done, *bad, *state, *named])
     return [(batch, "bold"), ("█" * filled + "░" * (bar - filled), "cyan"), f" {text}"]
-
-
-def slowest(times: Sequence[Sequence[Any]]) -> str:
-    """`slowest of 50 hosts: gpu-7, 4 min 12 s (packages 121 s, reboots 70 s …)`, from rows of host, seconds and phases."""
-    host, seconds, phases = max(times, key=lambda row: float(row[1]))
-    among = f"slowest of {len(times)} hosts" if len(times) > 1 else "time"
-    return f"{among}: {host}, {Duration(seconds)} ({phases})"
 
 
 def deviations(rows: Sequence[Sequence[Any]]) -> Iterator[Part]:
@@ -174,11 +166,23 @@ def _row_of_all(kind: str, same: Sequence[Sequence[Any]]) -> Sequence[Any]:
     return (names, f"{len(same)} GPUs", gpu, end, pods, max(seconds, default=None), common(why, first[0]))
 
 
+LABELS = ("label", "features", "resource")
+
+
+def name_absent(kind: str, rows: Sequence[Sequence[Any]]) -> Sequence[Sequence[Any]]:
+    """The rows, in which a label or a count that is not there before or after a change is `none`."""
+    if kind not in LABELS:
+        return rows
+    return [
+        row if row[-1] == "same" else ["none" if cell in ("", None) else cell for cell in row] for row in rows
+    ]
+
+
 def without_same_node(
     kind: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]
 ) -> tuple[Sequence[str], Sequence[Sequence[Any]]]:
     """The table of proofs without the column of nodes, where each node has its host's name."""
-    if kind != "verified" or any(row[0] != row[1] for row in rows):
+    if kind != "verified" or any(row[1] not in (row[0], "") for row in rows):
         return columns, rows
     return [columns[0], *columns[2:]], [(row[0], *row[2:]) for row in rows]
 

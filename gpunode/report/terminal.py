@@ -133,7 +133,8 @@ class Line:
 
 Work = tuple[str, tuple[float, str]]  # a host, since when, and at what
 BAD = ("failed", "refused", "unreachable")
-STAGES = {"probe": "probes", "reboot": "reboots"}  # any other sentence is a wait
+PROBE = "probe"  # a stage of every host
+STAGES = {PROBE: "probes", "reboot": "reboots"}  # any other sentence is a wait
 
 
 def short_names(hosts: Sequence[str], most: int) -> dict[str, str]:
@@ -202,7 +203,7 @@ class Live:
         if wait:
             self._wait[host] = wait
         self._doing[host], self._stage[host] = (since, step + event.message), stage
-        if not self._console.is_terminal:
+        if not self._console.is_terminal and event.message != PROBE:
             self._console.print(to_text(f" {host:<{self._width}}  {step}{event.message}"))
 
     def outcome(self, outcome: Outcome) -> None:

@@ -320,6 +320,17 @@ def test_the_question_counts_what_the_plans_cost():
     assert rounds.costs([members[3]], 0) == "1 host: 0 pods disturbed"
 
 
+@pytest.mark.parametrize(("live_restore", "stops"), [(False, " (12 containers stop)"), (True, "")])
+def test_containers_that_stop_with_docker_are_counted(live_restore: bool, stops: str):
+    """Those of no pod, too."""
+    member = waiting(HOSTS[0], Service("docker.service", "why", restart=True))
+    seen = SimpleNamespace(containers_running=12, live_restore=live_restore)
+    facts: Any = SimpleNamespace(docker=seen, gpu_users=(), modules={})
+    assert member.outcome
+    member = replace(member, outcome=replace(member.outcome, facts=facts))
+    assert rounds.costs([member], 0) == f"1 host: 1 restart of docker{stops}, 0 pods disturbed"
+
+
 def test_many_batches_name_the_way_to_fewer():
     """Not where the user has chosen a size."""
     rows = [(number, ["a"], ["a"], ["a"], []) for number in range(1, 7)]

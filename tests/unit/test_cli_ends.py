@@ -403,8 +403,8 @@ def asked(monkeypatch) -> list[str]:
 
 def test_a_plan_says_what_it_costs(command: Command):
     costs = "1 host: 1 reboot, pods unknown on 1 host, about 3 min (typical times)\n"
-    assert costs in command("plan", "--limit", "planned,right").stderr
-    assert "about" not in command("plan", "--limit", "right").stderr
+    assert costs in command("plan", "--limit", "planned,right").stdout
+    assert "about" not in command("plan", "--limit", "right").stdout
 
 
 @pytest.mark.parametrize("options", [(), ("--yes",)])
@@ -418,7 +418,7 @@ def test_a_reviewed_plan_is_applied_without_a_question(
     assert str(done.exception).startswith("begun")
     assert (asked, "reboot" in done.stdout) == ([], True)
     assert "The plan matches the reviewed plan of" in done.stderr
-    assert done.stderr.count(" 1 host: 1 reboot, pods unknown on 1 host, about 3 min") == 1
+    assert done.stdout.count(" 1 host: 1 reboot, pods unknown on 1 host, about 3 min") == 1
 
 
 def test_a_plans_file_is_told_from_an_inventory_and_belongs_to_its_folder(command: Command):
@@ -531,9 +531,8 @@ def test_what_changed_since_the_review_is_asked_for_and_refused_with_yes(command
     again = "Plan again: `gpunode plan --limit planned --canary 1 --out friday.plan`, review it with `gpunode show friday.plan`, then `gpunode provision friday.plan`."
     assert done.exception.hint == again
     assert len(asked) == 1
-    plan, deviations = done.stdout.split(" Different from the reviewed plan:\n")
+    _, deviations = done.stdout.split(" Different from the reviewed plan:\n")
     assert deviations.startswith("   planned\n     new: reboot")
-    assert plan.endswith("load, refresh\n")
     done = command("provision", "friday.plan", "--yes")
     assert isinstance(done.exception, StalePlan)
     assert (done.exception.exit_code, done.exception.hint) == (4, again)

@@ -37,7 +37,6 @@ from gpunode.report import terminal as live_view
 from gpunode.report.human import Human
 from gpunode.report.page import Card
 from gpunode.report.plain import one_line
-from gpunode.report.plans import LEGEND
 from gpunode.report.terminal import Live, short_names
 from gpunode.wording import Advice, Command
 from tests import cases
@@ -272,14 +271,11 @@ def test_a_run_repeats_neither_planned_objects_nor_gpus_that_passed(capsys):
     ]
 
 
-@pytest.mark.parametrize(("quiet", "lines"), [(False, 2), (True, 0)])
-def test_costs_of_a_plan_accepted_beforehand_follow_its_signs(capsys, quiet: bool, lines: int):
+@pytest.mark.parametrize("quiet", [False, True])
+def test_costs_of_a_plan_are_printed_where_the_plan_is(capsys, quiet: bool):
     human = Human(quiet=quiet, accepted=True)
-    human.plans([long_plan(1)])
-    capsys.readouterr()
     human.note(Headline("1 host: 1 reboot"))
-    shown = capsys.readouterr()
-    assert [*shown.out.splitlines(), *shown.err.splitlines()] == [f" {LEGEND}", " 1 host: 1 reboot"][:lines]
+    assert capsys.readouterr() == ("" if quiet else " 1 host: 1 reboot\n", "")
 
 
 def test_a_narrow_terminal_has_many_gpus_in_a_line_each(terminal: Terminal):
@@ -608,7 +604,7 @@ def test_a_host_without_changes_says_which_link_is_broken(capsys):
         Outcome("a", "right", cases.overlaid(seen, {"smi_error": lost})),
         Outcome("b", "right", seen),
     ]
-    words = f"NVML is broken: {lost}: see `gpunode verify`"
+    words = f"NVML is broken, see `gpunode verify`: {lost}"
     human, told = make(json=False, quiet=True), make(json=True, quiet=True)
     human.plans(outcomes)
     assert capsys.readouterr().out == f" a  ✗ broken, with nothing to change\n    {words}\n b  = up to date\n"
@@ -624,9 +620,10 @@ def test_a_host_without_changes_says_which_link_is_broken(capsys):
     assert [card.status for card in cards] == ["broken", "up to date"]
     assert lost in cards[0].cause
 
-    file = StepPlan("docker", (WriteFile("/etc/x", "1\n", "why"),))
-    human.plans([replace(outcomes[0], status="planned", plan=Plan("a", (file,)))])
-    assert words in capsys.readouterr().out  # beside changes that mend something else
+    for step in ("docker", "driver"):  # beside changes that fix something else, or bring another driver
+        file = StepPlan(step, (WriteFile("/etc/x", "1\n", "why"),))
+        human.plans([replace(outcomes[0], status="planned", plan=Plan("a", (file,)))])
+        assert words in capsys.readouterr().out
 
 
 def test_equal_plans_of_several_hosts_are_one_block_with_their_names(capsys):
@@ -677,8 +674,7 @@ def test_a_plan_is_at_most_twelve_lines_of_a_host(steps: int, reasons: int, caps
     text = capsys.readouterr().out
     assert len(text.splitlines()) <= 12
     human.summary([])
-    last = capsys.readouterr().out
-    assert last.startswith(" + new  ~ changed  - removed  ! ")
+    last = capsys.readouterr().err
     assert ("; plan --diff shows reasons and diffs" in last) == ("+s0" not in text) == (steps > 1)
     assert text.count("a reason") == reasons
     assert ("write /etc/s0/a and 1 more; restart s0 (slow)" in text) == (steps > 1)
@@ -693,19 +689,17 @@ def test_d_at_the_question_shows_reasons_and_diffs_and_asks_again(capsys):
         stdin.readline.side_effect = ["D\n", "y\n"]
         assert human.ask("Apply?")
     asked = capsys.readouterr()
-    assert asked.err.count("Apply? [y/N/d]") == 2
-    assert asked.out.count("; d shows reasons and diffs") == 1
+    assert asked.err.count("Apply? [y/N/diffs]") == 2
     assert (asked.out.count("a reason"), asked.out.count("+s4")) == (15, 2)
 
 
-def test_costs_and_signs_are_shown_where_no_terminal_can_be_asked(capsys):
+def test_costs_are_shown_where_no_terminal_can_be_asked(capsys):
     human = Human(quiet=False)
     human.plans([long_plan(5)])
     with mock.patch("sys.stdin") as stdin:
         stdin.isatty.return_value = False
         assert not human.ask("1 host: 1 reboot. Forget them?")
     asked = capsys.readouterr()
-    assert asked.out.endswith("! with an action: restart, load, refresh\n")
     assert asked.err == " 1 host: 1 reboot. Forget them? no, as there is no terminal to ask\n"
 
 
@@ -730,12 +724,8 @@ XORG = GpuUser(900, "Xorg")
 @pytest.mark.parametrize(
     ("disturbed", "words", "names"),
     [
-        (Disturbed(Disturbance(), pods={}), "nothing", ""),
-        (
-            Disturbed(REBOOT, pods={}),
-            "reboot, restart of docker and kubelet; no GPU pods or processes affected",
-            "",
-        ),
+        (Disturbed(Disturbance(), pods={}), "", ""),
+        (Disturbed(REBOOT, pods={}), "", ""),
         (
             Disturbed(REBOOT, "wait", 1800, {"ml/train": {GPU: 2}, "web/1": {}}),
             "reboot, restart of docker and kubelet; gpunode cordons the node and waits up to 30 min for work on its GPUs",
@@ -786,7 +776,7 @@ XORG = GpuUser(900, "Xorg")
         ),
         (
             Disturbed(Disturbance(restarts=("containerd.service",)), pods={}, users=(XORG,)),
-            "restart of containerd; no GPU pods or processes affected",
+            "",
             "",
         ),
         (
@@ -803,12 +793,12 @@ XORG = GpuUser(900, "Xorg")
     ],
 )
 def test_a_plan_says_what_it_disturbs(disturbed: Disturbed, words: str, names: str, capsys):
-    """Its kinds with the host, whose work it is once for all. One host has no order."""
+    """Its kinds with the host, whose work it is once for all; nothing where no work notices. One host has no order."""
     step = StepPlan("docker", (Service("docker.service", "why", restart=True),))
     outcome = Outcome("gpu-1", "planned", plan=Plan("gpu-1", (step,)), disturbs=disturbed)
     make(json=False, quiet=True).plans([outcome])
     shown = capsys.readouterr().out
-    assert f"   disturbs      {words}\n" in shown
+    assert (f"   disturbs      {words}\n" in shown) if words else ("disturbs" not in shown)
     assert (f"gpu-1: {names}\n" in shown) if names else ("\n disturbs" not in shown)
     assert "--batch" not in shown
     assert ("pods unknown" in shown) == (disturbed.pods is None)
@@ -1043,7 +1033,6 @@ def test_without_a_terminal_a_wait_is_a_line_a_minute(capsys, monkeypatch):
     assert [line.split()[0:4] for line in capsys.readouterr().err.splitlines()] == [
         ["a", "waiting", "for", "ml/x"],
         ["b", "waiting", "for", "ml/z"],
-        ["a", "probe"],
         ["a", "waiting", "for", "the"],
         ["0", "of", "4", "test"],
         ["2", "of", "4", "test"],
@@ -1089,7 +1078,7 @@ def test_proofs_of_many_hosts_and_gpus_are_a_row_for_all_that_ended_alike(capsys
     report.rows("vectoradd", ("node", "uuid", "gpu", "result", "pods", "seconds", "why"), gpus)
     lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
     assert lines[1] == "gpu-[001:004], gpu-[006:120] verified 8 GPUs, vectoradd passed on each"
-    assert lines[2] == "gpu-005 gpu-005 not verified gpu-005 is NotReady node node-not-ready"
+    assert lines[2] == "gpu-005 not verified gpu-005 is NotReady node node-not-ready"
     assert lines[4] == "gpu-[001:120] 960 GPUs H100 passed 960 7"
 
 

@@ -37,7 +37,6 @@ def test_a_long_text_ends_with_the_count_of_the_rest():
 def test_of_progress_only_the_ends_are_shown():
     ends = [
         " 5 hosts in 41.0 s: 4 changed",
-        " time: gpu-a1, 14 s (restarts 12 s)",
         " 4 hosts OK: 11 of 11 links checked",
     ]
     assert narration.progress_ends([" a  probe", " 2 of 10 test pods finished", *ends]) == ends

@@ -9,7 +9,6 @@ from gpunode.engine import batch
 from gpunode.engine.member import Member
 from gpunode.engine.phases import WORK, Laps, Spent
 from gpunode.model import Change, Host, Outcome, Ssh
-from gpunode.report.runs import slowest
 from gpunode.report.terminal import Line
 
 
@@ -32,12 +31,6 @@ def test_a_host_waits_while_others_of_its_batch_are_changed():
 
 def test_every_change_has_a_phase():
     assert {kind.__name__ for kind in get_args(Change)} == set(WORK)
-
-
-def test_the_slowest_host_has_a_line():
-    rows = [("a", 12.2, Spent({"files": 12.2})), ("b", 251.6, Spent({"packages": 121.0, "reboots": 130.6}))]
-    assert slowest(rows) == "slowest of 2 hosts: b, 4 min 12 s (packages 121 s, reboots 131 s)"
-    assert slowest(rows[:1]) == "time: a, 12 s (files 12 s)"
 
 
 def test_a_line_is_replaced_in_its_place_cut_to_the_terminal_and_taken_away():

@@ -155,6 +155,14 @@ def _survive(facts: Facts, text: str) -> bool:
     return now and json.loads(text.removeprefix("\ufeff")).get("live-restore", True) is True
 
 
+def stopped_by_restart(facts: Facts) -> int:
+    """How many containers stop with docker beside gpunode's device plugin, as far as known; none with live-restore."""
+    if facts.docker is None or facts.docker.live_restore:
+        return 0
+    own = {user.container for user in _container_users(facts) if user.is_plugin}
+    return max(0, facts.docker.containers_running - SANDBOXED * len(own))
+
+
 def _container_users(facts: Facts) -> tuple[GpuUser, ...]:
     return tuple(user for user in facts.gpu_users if user.container)
 
