@@ -48,6 +48,7 @@ WRITTEN = {
     "reason": chains.reasons,
     "recorded": runs.recorded,
     "deviation": runs.deviations,
+    "why": runs.choices,
 }  # as texts, no tables
 # With many hosts there are more batches than a user reads before a question
 HEADED: Mapping[str, tuple[str, Callable[[Sequence[Sequence[Any]]], Iterator[str]]]] = {

@@ -106,12 +106,10 @@ def _changes(changes: Iterable[Mapping[str, Any]]) -> Iterator[Part]:
 
 
 def group_rows(kind: str, rows: Sequence[Sequence[Any]]) -> Sequence[Sequence[Any]]:
-    """The proofs of many hosts, or of many GPUs: a row for all that ended alike. The choices of hosts that have the same ones once. No
+    """The proofs of many hosts, or of many GPUs: a row for all that ended alike. No
     phases of less than a second. Other tables as they are."""
     if kind == "phase":
         return [row for row in rows if row[1] >= 1]
-    if kind == "why":
-        return _group_choices(rows)
     if len(rows) <= MANY or kind not in ("verified", "vectoradd"):
         return rows
     groups: dict[tuple[str, ...], list[Sequence[Any]]] = {}
@@ -126,18 +124,18 @@ def group_rows(kind: str, rows: Sequence[Sequence[Any]]) -> Sequence[Sequence[An
     return [_row_of_all(kind, same) for same in groups.values()]
 
 
-def _group_choices(rows: Sequence[Sequence[Any]]) -> list[Sequence[Any]]:
-    choices: dict[str, list[Sequence[Any]]] = {}
+def choices(rows: Sequence[Sequence[Any]]) -> Iterator[Part]:
+    """What `plan --why` explains: a line for each choice, and hosts that have the same ones once."""
+    made: dict[str, list[Sequence[Any]]] = {}
     for host, *choice in rows:
-        choices.setdefault(host, []).append(choice)
+        made.setdefault(host, []).append(choice)
     alike: dict[str, list[str]] = {}
-    for host, some in choices.items():
+    for host, some in made.items():
         alike.setdefault(repr(some), []).append(host)
-    return [
-        (", ".join(ranges(hosts)) if at == 0 else "", *choice)
-        for hosts in alike.values()
-        for at, choice in enumerate(choices[hosts[0]])
-    ]
+    for hosts in alike.values():
+        yield from (" ", (", ".join(ranges(hosts)), "bold"), "\n")
+        for code, chosen, why in made[hosts[0]]:
+            yield from ("   ", (f"{code:<11}", "dim"), f" {plain(chosen)} · ", (f"{plain(why)}\n", "dim"))
 
 
 def left(rows: Sequence[Sequence[Any]]) -> Iterator[str]:

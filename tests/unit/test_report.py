@@ -940,11 +940,13 @@ def test_hosts_with_the_same_choices_share_their_rows(capsys):
     make(json=False, quiet=True).rows(
         "why", ("host", "code", "chosen", "why"), [*rows, ("b", "branch", "580", "last")]
     )
-    words = [line.split() for line in capsys.readouterr().out.splitlines()[1:]]
+    words = [line.split() for line in capsys.readouterr().out.splitlines()]
     assert words == [
-        ["a1,", "a2", "branch", "595", "newest"],
-        ["modules", "open", "best"],
-        ["b", "branch", "580", "last"],
+        ["a1,", "a2"],
+        ["branch", "595", "·", "newest"],
+        ["modules", "open", "·", "best"],
+        ["b"],
+        ["branch", "580", "·", "last"],
     ]
 
 
