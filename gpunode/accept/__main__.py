@@ -46,8 +46,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument(
         "--level", choices=LEVELS, default="quick", help="how long to measure (default: quick)"
     )
-    parser.add_argument("--gpus", metavar="UUID,...", help="these GPUs and MIG devices alone")
-    parser.add_argument("--json", action="store_true", help="accepted: there is no other output")
+    parser.add_argument("--gpus", metavar="UUID,...", help="measure only these GPUs and MIG devices")
+    parser.add_argument("--json", action="store_true", help="no effect: the output is always JSON")
     options = parser.parse_args(arguments)
     began = time.monotonic()
     try:

@@ -97,7 +97,7 @@ def root(
 ) -> None:
     """Turns hosts reachable over SSH into verified NVIDIA GPU nodes of a Kubernetes cluster.
 
-    Write an inventory with `gpunode init`, look at `gpunode plan`, and run `gpunode provision`. `gpunode demo` shows it all
+    Write an inventory with `gpunode init`, read its `gpunode plan`, and run `gpunode provision`. `gpunode demo` shows it all
     without a host or a cluster.
     """
 

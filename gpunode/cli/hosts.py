@@ -48,7 +48,7 @@ def plan(
         bool,
         typer.Option(
             "--exit-code",
-            help="Exit with 5 if changes are pending on hosts or in the cluster, with 6 if some could not be checked as well.",
+            help="Exit with 5 if changes are pending on hosts or in the cluster; with 6 if, besides, something could not be checked.",
         ),
     ] = False,
     why: Annotated[
@@ -335,7 +335,7 @@ def label(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the changes without making them.")] = False,
     common: options.InCluster,
 ) -> int:
-    """Label nodes with the model of their GPUs, read from the hosts' PCI bus; no driver is needed for it. It labels at once; --dry-run
+    """Label nodes with the model of their GPUs, read from the hosts' PCI bus. Needs no driver. Labels at once; --dry-run
     shows the changes.
 
     --features instead sets the labels of NVIDIA's GPU feature discovery (product, count, memory, replicas, driver, MIG) from

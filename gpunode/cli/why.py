@@ -81,7 +81,7 @@ def gpu(
 ) -> int:
     """Explain why a GPU takes no pods: unhealthy, cordoned or not accepted. Also shows its node and its pods.
 
-    A kubeconfig is enough. With an inventory, the hosts are asked for a GPU that no device plugin lists. Changes nothing. Exit
+    A kubeconfig is enough. With an inventory, gpunode also probes the hosts, for a GPU that no device plugin lists. Changes nothing. Exit
     code 1: a cause is named; 0: the GPU is fine; 7: the GPU is unknown.
 
     Example: gpunode why gpu gpu-03/5

@@ -86,7 +86,7 @@ def _parser(program: str) -> "argparse.ArgumentParser":
     parser = Parser(
         prog=command,
         description=f"{does[:1].upper()}{does[1:]} Each option can be set in the environment too, in capitals with "
-        "underscores, and in --config-file; a flag wins over the environment, that over the file.",
+        "underscores, and in --config-file; a flag overrides the environment, and the environment the file.",
         epilog=f"example: {command} --mig-strategy=single --fail-on-init-error=false",
     )
     for option in OPTIONS:
