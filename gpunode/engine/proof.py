@@ -451,7 +451,7 @@ def describe_proof(member: Member) -> tuple[str, str]:
         return "in use", f"nothing to change; not verified now: {result.why}"
     if problem := member.problem:
         texts = [text.splitlines()[0] for text in (problem.what, problem.cause) if text]
-        return "not verified", ": ".join(texts)
+        return "not verified", ": ".join(dict.fromkeys(texts))
     if member.outcome and not member.host_ok:
         return "not verified", f"{member.outcome.status}: {member.outcome.why}".splitlines()[0]
     if result is None:

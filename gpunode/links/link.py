@@ -58,7 +58,8 @@ def judge_by_plan(outcome: Outcome, layer: Layer, text: str, *steps: str) -> Ver
     wrote = (writers.of_change(outcome.facts, change) for change in step.changes)
     codes = tuple(dict.fromkeys(writer.code for writer in wrote if writer))
     cause = faults(step, outcome.facts)
-    return Verdict(layer, "broken", text, Problem("", text, layer, cause=cause, fix=fix, writers=codes))
+    what = cause.partition("\n")[0] or text
+    return Verdict(layer, "broken", text, Problem("", what, layer, cause=cause, fix=fix, writers=codes))
 
 
 def fix_by_plan(outcome: Outcome, layer: Layer, by_hand: str, *steps: str, does: str = "") -> str:

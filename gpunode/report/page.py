@@ -9,7 +9,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
-from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -246,7 +245,7 @@ TITLES = {
     "batch": "Batches",
     "object": "Made in the cluster",
     "verified": "Proof",
-    "vectoradd": "Vectors added on every GPU",
+    "vectoradd": "GPUs that are not proven",
     "why": "Choices",
     "gate": "Gates",
     "time": "Time by phase",
@@ -279,17 +278,6 @@ def _safe(value: object) -> object:
 
 def _cell(value: object) -> str:
     return ", ".join(ranges(value)) if isinstance(value, list) else cell_text(value)
-
-
-def _fold_passed(rows: Iterable[Sequence[Any]]) -> Iterator[Sequence[Any]]:
-    """vectoradd's rows, with one for each node on which all GPUs passed."""
-    for node, group in groupby(rows, lambda row: row[0]):
-        same = list(group)
-        _, _, models, ends, pods, seconds, why = zip(*same, strict=True)
-        if len(same) > 1 and {*ends} == {"passed"} and not any(why):
-            model = ", ".join(dict.fromkeys(models))
-            same = [(node, "", model, f"{len(same)} passed", sum(pods), max(seconds), "")]
-        yield from same
 
 
 def _without_empty(table: Mapping[str, Any]) -> dict[str, Any]:
@@ -429,8 +417,9 @@ class Page:
         if kind == "object" and self._cluster:  # its plan has them
             return
         columns, rows = without_same_node(kind, columns, rows)
+        if kind == "vectoradd":  # the proof has those that passed
+            rows = [row for row in rows if row[columns.index("result")] != "passed"]
         if rows and kind != "cause":  # the page groups its hosts itself
-            rows = list(_fold_passed(rows)) if kind == "vectoradd" else rows
             cells = [[_cell(cell) for cell in row] for row in rows]
             title = TITLES.get(kind, kind.capitalize())
             tables = self._view["tables"]

@@ -75,7 +75,7 @@ def report(tmp_path_factory) -> Path:
     page.cluster("prod", [Difference(Title("DaemonSet", "y", "x"), "changed", ("-a: 1", "+a: 2"))])
     for host in hosts[:2]:
         columns = ("node", "uuid", "gpu", "result", "pods", "seconds", "why")
-        page.rows("vectoradd", columns, [(host.name, "GPU-1", "H100", "passed", 1, 2.0, "")])
+        page.rows("vectoradd", columns, [(host.name, "GPU-1", "H100", "failed", 1, 2.0, "")])
     page.problem(Problem("", "the API server does not answer", fix="Try again."))
     page.write()
     return file
@@ -193,5 +193,5 @@ def test_on_paper_everything_is_there_but_the_filter(tab: Tab):
 
 def test_tables_of_one_kind_are_one(tab: Tab):
     """They come host by host."""
-    assert tab.get_by_role("heading", name="Vectors added on every GPU").count() == 1
-    assert tab.get_by_role("row").filter(has_text="passed").count() == 2
+    assert tab.get_by_role("heading", name="GPUs that are not proven").count() == 1
+    assert tab.get_by_role("row").filter(has_text="failed").count() == 2

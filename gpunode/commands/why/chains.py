@@ -88,9 +88,10 @@ def broken_link(member: Member, chain: Sequence[Verdict]) -> Problem | None:
     if verdict is None or verdict.problem is None:
         return None
     good = " ".join(f"{each.layer} ✓" for each in chain if each.status == "ok")
-    state, sign = ("", "·") if verdict.lacks_right else ("broken: ", "✗")
-    what = f"link `{verdict.layer}` of host {member.host.name} is {state}{verdict.text}"
-    cause = lines((verdict.cause, f"{good} {verdict.layer} {sign}".strip()))
+    state, sign = (verdict.text, "·") if verdict.lacks_right else (f"broken: {verdict.problem.what}", "✗")
+    what = f"link `{verdict.layer}` of host {member.host.name} is {state}"
+    more = "\n".join(line for line in verdict.cause.splitlines() if line != verdict.problem.what)
+    cause = lines((more, f"{good} {verdict.layer} {sign}".strip()))
     fix = impact.add_to_fix(verdict.fix, member)
     code, layer = verdict.problem.code or verdict.layer, verdict.layer
     return replace(verdict.problem, code=code, what=what, layer=layer, cause=cause, fix=fix)

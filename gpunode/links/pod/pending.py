@@ -240,7 +240,7 @@ def _names(pod: Object, places: Sequence[_Place]) -> Iterator[Problem]:
             "no-such-resource",
             f"no node offers {name}",
             cause=f"The nodes offer {there}" if there else "No node offers GPUs",
-            fix=f"Ask for {near[0]} in the pod's limits; sharing and MIG make other resources (`cluster.plugin.config`)."
+            fix=f"Ask for {near[0]} in the pod's limits; `mig` and `cluster.plugin.config` in the inventory make other resources."
             if near
             else advise("`gpunode provision` makes hosts GPU nodes."),
         )
