@@ -190,15 +190,17 @@ def find_manual_fix(outcome: Outcome) -> Verdict | None:
 
 
 def find_unfixed(outcome: Outcome) -> Verdict | None:
-    """The first broken link that no change of the plan fixes: its fix would be the same without the plan. Another driver brings no
-    lost GPU back."""
+    """The first broken link that no change of the plan fixes: its fix would be the same without the plan. Another driver brings no GPU
+    back that the loaded one has lost."""
     seen = outcome.facts
     if outcome.status not in ("right", "planned") or seen is None or outcome.left is not None:
         return None  # an undo makes no chain hold
     bare = replace(outcome, plan=None)
-    pairs = ((judge(outcome, seen), judge(bare, seen)) for judge in JUDGES)
-    broken = ((link, alone) for link, alone in pairs if link.status == "broken")
-    return next((link for link, alone in broken if link.fix == alone.fix or driver.loses_gpu(link)), None)
+    pairs = [(judge(outcome, seen), judge(bare, seen)) for judge in JUDGES]
+    first = next((link for link, alone in pairs if alone.status == "broken"), None)
+    lost = first if first and driver.loses_gpu(first) else None
+    unfixed = (link for link, alone in pairs if link.status == "broken" and link.fix == alone.fix)
+    return lost or next(unfixed, None)
 
 
 def unfixed_note(outcome: Outcome) -> str:

@@ -40,7 +40,8 @@ UNITS = {
 }
 LISTED = 3  # rows that are too wide for the terminal and have a line a cell
 ASKED = ("batch", "gate")  # tables that belong to a plan
-REPEATED = ("object", "vectoradd")  # of a run: objects as planned, GPUs that passed
+REPEATED = ("object", "vectoradd")  # of a run: objects as planned, GPUs whose proof follows
+PROVEN = ("passed", "not covered")
 WAIT, AGAIN = re.compile(r"^waiting for |\b\d+ of \d+ "), 60.0  # a wait's messages; seconds between two
 PIPED = 100  # assumed columns of a file or a pipe
 WRITTEN = {
@@ -188,7 +189,7 @@ class Human:
     def rows(self, kind: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
         if self._cluster and kind in REPEATED:  # a plan was shown, or a proof follows, which has the rest
             ends = columns.index("result") if "result" in columns else None
-            rows = [row for row in rows if ends is not None and row[ends] != "passed"]
+            rows = [row for row in rows if ends is not None and row[ends] not in PROVEN]
         if kind == "cause":  # the chains above have those of a host
             above = {fix for *_, fix in self._causes}
             rows = [["as above" if cell in above else cell for cell in row] for row in rows if row[2] != 1]

@@ -624,6 +624,9 @@ def test_a_host_without_changes_says_which_link_is_broken(capsys):
         file = StepPlan(step, (WriteFile("/etc/x", "1\n", "why"),))
         human.plans([replace(outcomes[0], status="planned", plan=Plan("a", (file,)))])
         assert words in capsys.readouterr().out
+    bare = replace(seen, modules={}, library_version=None, gpus=())  # of which the plan installs the driver
+    human.plans([Outcome("a", "planned", bare, plan=Plan("a", (file,)))])
+    assert "broken" not in capsys.readouterr().out
 
 
 def test_equal_plans_of_several_hosts_are_one_block_with_their_names(capsys):
