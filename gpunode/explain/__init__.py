@@ -23,8 +23,8 @@ Fault: TypeAlias = Literal["hardware", "driver", "application", "system", "confi
 XID_SOURCE = "NVIDIA, Xid errors (docs.nvidia.com/deploy/xid-errors)"
 SXID_SOURCE = "NVIDIA, Fabric Manager user guide, appendix D"
 
-# The kernel's lines: `NVRM: Xid (PCI:0000:3b:00): 79, pid=...`; before R319 without `PCI:`.
-XID = re.compile(r"NVRM: Xid \((?:PCI:)?(?P<gpu>[0-9a-fA-F:.]+)[^)]*\): (?P<code>\d+)(?P<rest>.*)")
+# The kernel's lines: `NVRM: Xid (PCI:0000:3b:00): 79, pid=...`; before R319 without `PCI:`. Events and alerts leave out `NVRM:`.
+XID = re.compile(r"\bXid \((?:PCI:)?(?P<gpu>[0-9a-fA-F:.]+)[^)]*\): (?P<code>\d+)(?P<rest>.*)")
 SXID = re.compile(r"SXid \([^)]*\): (?P<code>\d+)(?:, (?P<severity>Fatal|Non-fatal))?")
 # The fabric manager's log: `detected NVSwitch fatal error 20034 on fid 0 on NVSwitch pci bus id ...`.
 NVSWITCH = re.compile(r"NVSwitch (?P<severity>fatal|non-fatal) error (?P<code>\d{5})")

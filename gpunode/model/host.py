@@ -54,7 +54,7 @@ class PythonBuild:
 
 @dataclass(frozen=True, slots=True)
 class ExpectedGpus:
-    """The GPUs that a host has when all of them are there. `model`: words of their name, such as `H100`; "": any."""
+    """The GPUs that a host has when all of them are there. `model`: whole words of their name, such as `H100`; "": any."""
 
     count: int
     model: str = ""
@@ -62,7 +62,7 @@ class ExpectedGpus:
 
 @dataclass(frozen=True, slots=True)
 class MigRule:
-    """The MIG layout of a host's GPUs of one model: words of their name, "" for all. `layout` may be (`all-PROFILE`,). `place`: in the
+    """The MIG layout of a host's GPUs of one model: whole words of their name, "" for all. `layout` may be (`all-PROFILE`,). `place`: in the
     inventory, as `file:line:column: key`."""
 
     model: str

@@ -67,8 +67,8 @@ def unknown(words: str, layout: Sequence[str]) -> str:
 
 
 def matches(words: str, name: str) -> bool:
-    """Whether a GPU's name has these words, in any case."""
-    return words.lower() in name.lower()
+    """Whether a GPU's name has these words, in any case; whole ones, as an L40S is no L4."""
+    return not words or bool(re.search(rf"(?<!\w){re.escape(words.strip())}(?!\w)", name, re.IGNORECASE))
 
 
 def expand(layout: Sequence[str], known: Sequence[str]) -> tuple[str, ...]:

@@ -54,6 +54,7 @@ def test_every_xid_has_an_answer_with_its_source():
     for code, name, *_ in catalogue:
         line, short = meaning(f"NVRM: Xid (PCI:{GPU}): {code}, pid=1"), meaning(f"xid {code}")
         assert line.code == short.code == f"xid-{code}"
+        assert line == meaning(f"Xid (PCI:{GPU}): {code}, pid=1"), "as events and alerts have it"
         assert name in line.what
         assert line.next
         assert "docs.nvidia.com/deploy/xid-errors" in line.source

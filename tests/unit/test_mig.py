@@ -96,6 +96,22 @@ def test_the_inventory_knows_the_gpus_without_mig():
 
 
 @pytest.mark.parametrize(
+    ("words", "name", "fits"),
+    [
+        ("", "H100", True),
+        ("a100", "A100-SXM4-80GB", True),
+        ("H100 80GB", "H100 80GB HBM3", True),
+        ("A10", "A100-SXM4-80GB", False),
+        ("L4", "L40S", False),
+        ("H200", "GH200 480GB", False),
+    ],
+)
+def test_a_model_is_named_by_whole_words(words: str, name: str, fits: bool):
+    """An L40S is no L4."""
+    assert mig.matches(words, name) is fits
+
+
+@pytest.mark.parametrize(
     ("text", "rules"),
     [
         ("off", [MigRule("", None)]),

@@ -61,6 +61,12 @@ def test_every_link_of_a_right_host_holds():
             "gpus-missing",
         ),
         (
+            ExpectedGpus(2, "H10"),
+            ("2330", "2330"),
+            "0 of 2 H10 GPUs on the PCI bus, 2 of another model",
+            "gpus-missing",
+        ),
+        (
             ExpectedGpus(1, "H100"),
             ("2330", "1db4"),
             "1 of 1 H100 GPUs on the PCI bus, 1 of another model",

@@ -7,6 +7,7 @@ from gpunode.links.link import Link
 from gpunode.links.machine import pci
 from gpunode.links.machine.pci import driven, gpus
 from gpunode.model import ExpectedGpus, Facts, Outcome, Verdict
+from gpunode.planning.mig import matches
 
 
 def judge_pci(outcome: Outcome, seen: Facts) -> Verdict:
@@ -36,7 +37,7 @@ def check_count(expected: ExpectedGpus | None, seen: Facts) -> Problem | None:
     if expected is None:
         return None
     devices = gpus(seen.pci)
-    fitting = [device for device in devices if expected.model.lower() in pci.gpu(device.device).name.lower()]
+    fitting = [device for device in devices if matches(expected.model, pci.gpu(device.device).name)]
     if len(fitting) == len(devices) == expected.count:
         return None
     model = f" {expected.model}" if expected.model else ""
