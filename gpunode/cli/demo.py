@@ -148,7 +148,7 @@ def _fault(name: str, option: str, more: str = "") -> "Fault":
 
     if name in FAULTS:
         return FAULTS[name]
-    what = f"{option}{name}: there is no such break" if name else "what to break is not named"
+    what = f"{option}{name}: no fault of the demo has this name" if name else "what to break is not named"
     near = [f"Did you mean {each}? " for each in get_close_matches(name, FAULTS, 1)]
     raise UsageError(what, hint=f"{''.join(near)}Choose one of {', '.join(FAULTS)}. {more}".rstrip())
 

@@ -51,7 +51,8 @@ class Root(TyperGroup):
         return sorted(names, key=lambda name: FIRST.index(name) if name in FIRST else len(FIRST))
 
     def parse_args(self, ctx: Any, args: list[str]) -> Any:
-        _refuse_options_as_values(self, args)
+        if not ctx.resilient_parsing:  # of a completion
+            _refuse_options_as_values(self, args)
         with _explaining():
             return super().parse_args(ctx, args)
 
@@ -69,7 +70,7 @@ def _explaining() -> Iterator[None]:
 
 
 def _refuse_options_as_values(command: Any, args: list[str]) -> None:
-    """Raise UsageError for an option whose value would be another option of the command: click takes it for one."""
+    """Raise UsageError for an option whose value would be another option of the command, which click takes, or is missing."""
     for at, word in enumerate(args):
         if word == "--":
             return
@@ -83,9 +84,9 @@ def _refuse_options_as_values(command: Any, args: list[str]) -> None:
             if name[:1] == "-"
         }
         option, following = known.get(word), "".join(args[at + 1 : at + 2])
-        if option is not None and not getattr(option, "is_flag", False) and following in known:
+        if option is not None and not getattr(option, "is_flag", False) and following in ("", *known):
             raise UsageError(
-                f"{word} has no value: {following} is another option",
+                f"{word} has no value{following and f': {following} is another option'}",
                 hint=f"Write `{word} {option.metavar or 'VALUE'}`.",
             )
 

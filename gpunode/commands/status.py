@@ -21,6 +21,7 @@ from gpunode.engine.reporter import (
     Bytes,
     Celsius,
     ForPrograms,
+    Model,
     Moment,
     Names,
     Part,
@@ -201,7 +202,7 @@ def row(node: NodeUsage, gpu: Gpu, promised: Row | None = None) -> tuple[object,
         node.node,
         gpu.index,
         ForPrograms(gpu.uuid),
-        gpu.name,
+        Model(gpu.name),
         gpu.driver,
         None if gpu.used is None else Bytes(gpu.used),
         SHARED if gpu.memory is None else Bytes(gpu.memory),
@@ -287,7 +288,11 @@ def sentence(
     free = ", ".join(f"{left} of {count} {name}" for name, (left, count) in parts.items())
     more = f"; shares free: {free}" if free else ""
     more += f"; GPUs of {several(numbers['unknown'], 'more node')} unknown" if numbers["unknown"] else ""
-    more += f"; {', '.join(f'{count}x {name}' for name, count in models.items())}" if len(models) > 1 else ""
+    more += (
+        f"; {', '.join(f'{count}x {Model(name)}' for name, count in models.items())}"
+        if len(models) > 1
+        else ""
+    )
     return f"{several(numbers['gpus'], 'GPU')} on {several(known, 'node')}: {', '.join(states)}{more}"
 
 

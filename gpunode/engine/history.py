@@ -323,7 +323,7 @@ def note_unfinished(inventory: Path) -> Advice | str:
     return Advice(
         f"Earlier runs left {few(left, 3)} unfinished: `",
         Command("provision", limit),
-        "` continues with them.",
+        f"` continues with {'it' if len(left) == 1 else 'them'}.",
     )
 
 

@@ -109,6 +109,15 @@ class Brief(str):
     __slots__ = ()
 
 
+class Model(str):
+    """Of a GPU; for people without the maker, which all have in common."""
+
+    __slots__ = ()
+
+    def __str__(self) -> str:
+        return str.__str__(self).removeprefix("NVIDIA ")
+
+
 class Bytes(int):
     """For people in GiB, for programs in bytes."""
 

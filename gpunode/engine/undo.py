@@ -167,7 +167,9 @@ def _containers(mine: Journal, made: Iterable[Change], facts: Facts) -> Iterable
     units = {unit for name, each in runtimes.RUNTIMES.items() if name != "docker" for unit in each.UNITS}
     configured = units & {entry.unit for entry in mine if entry.path}
     if configured and impact.removed_toolkit(facts, made):
-        why = "they cannot be stopped until the reboot if they use NVIDIA's runtime, which goes"
+        why = (
+            "those that use NVIDIA's runtime cannot be stopped until the next reboot: the runtime is removed"
+        )
         yield Left("irreversible", "running containers", why)
 
 

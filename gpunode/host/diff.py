@@ -31,7 +31,8 @@ NVIDIA = re.compile(r"nvidia|cuda|^libnv|^libxnv")
 
 def headline(change: Change, *, reload: bool = False, names: int = 1000) -> str:
     """What the change does, in one line. `reload`: a reboot is the second choice, as `Disturbed.reload` has it. `names`: of packages
-    that are removed, released or held, as many are named, and of those that are removed all that are not NVIDIA's by name."""
+    that are removed, released or held, as many are named, twice as many of those installed, and of those that are removed all that are
+    not NVIDIA's by name."""
     match change:
         case WriteFile():
             return f"{'write' if change.before is None else 'change'} {change.path}"
@@ -100,7 +101,7 @@ def _packages(change: Packages, most: int) -> str:
         f" and hold {'it' if len(names) == 1 else 'them'}" if names and set(names) == set(change.hold) else ""
     )
     if change.install:
-        parts.append(f"install {_versions(change.install)}{held}")
+        parts.append(f"install {_versions(change.install, 2 * most)}{held}")
     if kept := [name for name in change.release if name not in change.remove]:
         parts.append(f"unhold {few(kept, most)}")
     if change.hold and not held:
@@ -116,12 +117,12 @@ def _removed(names: Sequence[str], most: int) -> str:
     return few([*others, *filter(NVIDIA.search, names)], max(most, len(others) + 1))
 
 
-def _versions(install: tuple[PackageSpec, ...]) -> str:
-    """Names with their versions; a version that all share appears once."""
+def _versions(install: tuple[PackageSpec, ...], most: int) -> str:
+    """Names with their versions; a version that all share appears once. At most so many."""
     versions = {spec.version for spec in install}
     if len(install) > 1 and len(versions) == 1 and "" not in versions:
-        return f"{', '.join(spec.name for spec in install)} {versions.pop()}"
-    return ", ".join(str(spec) for spec in install)
+        return f"{few([spec.name for spec in install], most)} {versions.pop()}"
+    return few([str(spec) for spec in install], most)
 
 
 def lines(change: Change) -> list[str]:

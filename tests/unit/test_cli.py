@@ -127,6 +127,7 @@ def test_other_slips_name_the_commands_help(words: str, told: str):
             "--replace has no value: --yes is another option\n  Write `--replace NAMESPACE/NAME`.",
         ),
         ("plan --limit --json", "--limit has no value: --json is another option\n  Write `--limit NAMES`."),
+        ("plan --limit", "--limit has no value\n  Write `--limit NAMES`."),
         (
             "share simulate x --memory -q",
             "--memory has no value: -q is another option\n  Write `--memory UNITS`.",

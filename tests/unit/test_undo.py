@@ -173,7 +173,7 @@ RELOADED = KernelModule("of another version before run r1; no process uses the G
 NVIDIA = there(("nvidia",)).modules
 LOAD = KernelModule(WHY, load=("nvidia", "nvidia_uvm", "nvidia_modeset"))
 DRIVER, TOOLKIT = "libnvidia-ml1", "nvidia-container-toolkit"
-STUCK = "they cannot be stopped until the reboot if they use NVIDIA's runtime, which goes"
+STUCK = "those that use NVIDIA's runtime cannot be stopped until the next reboot: the runtime is removed"
 
 
 def older(name: str) -> Packages:
