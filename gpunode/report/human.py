@@ -23,7 +23,7 @@ from gpunode.report.objects import cluster_lines
 from gpunode.report.plain import Part, indent, lines, one_line, plain
 from gpunode.report.plans import failure, group_alike, group_failures, plan_lines, summary_text
 from gpunode.report.runs import cell_text, group_rows
-from gpunode.report.terminal import PROBE, Line, Live, screen, to_text, wrap
+from gpunode.report.terminal import PROBE, Line, Live, screen, step_of, to_text, wrap
 from gpunode.wording import without_name
 
 MANY = 8  # rows; more are shown in less detail
@@ -80,13 +80,14 @@ class Human:
         ] = {}  # host -> when a message of its wait was shown, without a terminal
         self._causes: dict[tuple[str, str, str], str] = {}  # of a broken link -> the first host
         self._messages: dict[str | None, str] = {}  # host -> the last one
+        self._problems = set[str]()  # their first lines
         self._line = Line(self._err)
         self._folded: list[Callable[[], None]] = []  # shows what was shown without diffs again, with them
 
     @contextmanager
     def live(self, hosts: Sequence[Host]) -> Iterator[None]:
         self._visited = max(self._visited, len(hosts))
-        if self._quiet:
+        if self._quiet or not self._err.is_terminal:
             yield
             return
         self._line.clear()
@@ -105,7 +106,7 @@ class Human:
             if self._repeats(event) or event.message == PROBE or event.data.get("batches") == 1:
                 return  # the question had all that it says
             where = f"{event.host}  " if event.host else ""
-            self._err_print((f" {where}{event.message}\n", "dim"))
+            self._err_print((f" {where}{step_of(event)}{event.message}\n", "dim"))
 
     def _repeats(self, event: Event) -> bool:
         """True if this is one more of a wait's messages, less than a minute after the last that was shown, or the last message again."""
@@ -208,6 +209,11 @@ class Human:
         if kind in WRITTEN:
             self._print(WRITTEN[kind](rows))
             return
+        if kind == "verified":
+            rows = [
+                ["see above" if f"{row[0]}: {cell}" in self._problems else cell for cell in row]
+                for row in rows
+            ]
         columns = [CALLED.get(column, column) for column in columns]
         text = plain if kind != "cause" else lambda cell: "\n".join(lines(cell))  # a fix has lines
         grouped = group_rows(kind, runs.name_absent(kind, rows))
@@ -243,6 +249,7 @@ class Human:
 
     def problem(self, problem: Problem, host: str | None = None) -> None:  # noqa: ARG002 - the message names it
         first, *rest = lines(str(problem)) or [""]
+        self._problems.add(first)
         more = (*(f"   {line}" for line in rest), *indent(problem.fix, "   "))
         self._err_print(" ", ("✗", "red"), f" {first}\n", *(f"{line}\n" for line in more))
 

@@ -146,6 +146,11 @@ def short_names(hosts: Sequence[str], most: int) -> dict[str, str]:
     return {host: name if len(name) <= most else f"…{name[1 - most :]}" for host, name in names.items()}
 
 
+def step_of(event: Event) -> str:
+    """`3/16 ` of a change's event; "" of another's."""
+    return f"{int(str(event.data['n'])) + 1}/{event.data['of']} " if "of" in event.data else ""
+
+
 class Live:
     """`known`: the last outcome of every host of the run; what finishes here is added. `run`: as of the start of this batch."""
 
@@ -158,8 +163,7 @@ class Live:
     ) -> None:
         self._console = console
         self._run = run
-        most = console.width * 2 // 5 if console.is_terminal else 1000
-        self._names = short_names([*hosts, *(known or ())], most)
+        self._names = short_names([*hosts, *(known or ())], console.width * 2 // 5)
         self._width = max(map(len, self._names.values()), default=0)
         self._start = time.monotonic()
         self._left = dict.fromkeys(hosts)  # that are not done
@@ -174,15 +178,13 @@ class Live:
         )
 
     def __enter__(self) -> "Live":
-        if self._console.is_terminal:
-            self._view.start()
+        self._view.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._console.is_terminal:
-            self._view.stop()
+        self._view.stop()
 
     def event(self, event: Event) -> None:
         host = event.host or ""
@@ -191,10 +193,8 @@ class Live:
             return
         self._detail.pop(host, None)  # first: a drawing in between shows no detail of another step
         self._bars.pop(host, None)
-        step = ""
         if "of" in event.data:
-            done, of = int(str(event.data["n"])), int(str(event.data["of"]))
-            step, filled = f"{done + 1}/{of} ", BAR * done // of
+            filled = BAR * int(str(event.data["n"])) // int(str(event.data["of"]))
             self._bars[host] = "█" * filled + "░" * (BAR - filled)
         kind = str(event.data.get("kind", ""))
         stage = WORK.get(kind, "") or STAGES.get(event.message, WAITS)
@@ -202,9 +202,7 @@ class Live:
         since = self._doing[host][0] if wait and wait == before else time.monotonic()
         if wait:
             self._wait[host] = wait
-        self._doing[host], self._stage[host] = (since, step + event.message), stage
-        if not self._console.is_terminal and event.message != PROBE:
-            self._console.print(to_text(f" {host:<{self._width}}  {step}{event.message}"))
+        self._doing[host], self._stage[host] = (since, step_of(event) + event.message), stage
 
     def outcome(self, outcome: Outcome) -> None:
         self._known[outcome.host] = outcome

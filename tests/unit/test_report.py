@@ -1034,7 +1034,8 @@ def test_without_a_terminal_a_wait_is_a_line_a_minute(capsys, monkeypatch):
         (68, None, "the Kubernetes API did not answer"),
     ):
         now[0] = seconds
-        report.event(Event("stage", host, text))
+        with report.live(()):  # also while hosts are at work
+            report.event(Event("stage", host, text))
     assert [line.split()[0:4] for line in capsys.readouterr().err.splitlines()] == [
         ["a", "waiting", "for", "ml/x"],
         ["b", "waiting", "for", "ml/z"],
@@ -1065,6 +1066,18 @@ def test_hosts_that_fail_alike_are_one_entry_where_there_are_many(capsys):
     ]
     Human(quiet=False).failures(failures[:10])
     assert len(capsys.readouterr().out.splitlines()) == 20
+
+
+def test_a_host_whose_problem_was_shown_has_it_once(capsys):
+    report = Human(quiet=False)
+    report.problem(Problem("", "not changed: it is in use", subject="a"))
+    rows = [
+        ("a", "a", "not verified", "not changed: it is in use", "", ""),
+        ("b", "b", "not verified", "it is lost", "", ""),
+    ]
+    report.rows("verified", ("host", "node", "result", "proof", "layer", "code"), rows)
+    shown = [line.split() for line in capsys.readouterr().out.splitlines()[1:]]
+    assert shown == [["a", "not", "verified", "see", "above"], ["b", "not", "verified", "it", "is", "lost"]]
 
 
 def test_proofs_of_many_hosts_and_gpus_are_a_row_for_all_that_ended_alike(capsys):
