@@ -274,20 +274,28 @@ def _differing(before: Sequence[str], after: Sequence[str]) -> Iterator[str]:
         yield from (f"  {word:<8}  {line}" for line in (*only[:NAMED], *more))
 
 
-def _compare_objects(reviewed: Iterable[Difference], now: Iterable[Difference]) -> Iterator[Deviation]:
+def _lines_by_object(differences: Iterable[Difference]) -> dict[tuple[str, str], list[tuple[str, ...]]]:
+    """Action and object → its diffs: of a node one for each label."""
+    diffs: dict[tuple[str, str], list[tuple[str, ...]]] = {}
+    for each in differences:
+        diffs.setdefault((each.action, each.node or each.what), []).append(each.lines)
+    return diffs
+
+
+def _compare_objects(reviewed: Sequence[Difference], now: Sequence[Difference]) -> Iterator[Deviation]:
     """Objects that change as it was not reviewed; those that differ alike are one. A pod of the plugin that was made again is replaced
     all the same."""
-    before: dict[tuple[str, str], list[tuple[str, ...]]] = {}
-    for each in reviewed:
-        before.setdefault((each.action, each.node or each.what), []).append(each.lines)
+    before, after = _lines_by_object(reviewed), _lines_by_object(now)
     groups: dict[tuple[str, str, tuple[str, ...]], list[str]] = {}
     for each in now:
-        known = before.get((each.action, each.node or each.what), [])
+        key = (each.action, each.node or each.what)
+        known = before.get(key, [])
         if each.lines not in known:
-            lines = tuple(_differing(known[0], each.lines)) if len(known) == 1 else ()
+            gone = [lines for lines in known if lines not in after[key]]
+            lines = tuple(_differing(gone[0], each.lines)) if len(gone) == 1 else ()
             what = "replace the plugin's pod on" if each.node else f"{DO[each.action]} {each.title.kind}"
             name = each.node or each.what.removeprefix(f"{each.title.kind} ")
-            groups.setdefault(("different" if lines else "new", what, lines), []).append(name)
+            groups.setdefault(("different" if gone else "new", what, lines), []).append(name)
     for (kind, what, lines), names in groups.items():
         yield Deviation("cluster", None, redact(f"{kind}: {what} {few(names, NAMED)}"), lines)
 

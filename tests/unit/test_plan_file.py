@@ -154,6 +154,25 @@ def test_each_change_of_a_node_is_reviewed(inventory: Path):
     assert (new.code, new.what, new.lines) == ("cluster", "new: label Node a1", ())
 
 
+@pytest.mark.parametrize(
+    ("reviewed", "now", "what", "lines"),
+    [
+        (["+gpu"], ["+gpu", "+taint"], "new: label Node a1", ()),
+        (["+gpu", "+old"], ["+gpu", "+new"], "different: label Node a1", ("  reviewed  +old", "  now       +new")),
+        (["@@ -1 @@\n+a"], ["@@ -2 @@\n+a"], "different: label Node a1", ()),
+    ],
+)  # fmt: skip
+def test_a_change_of_a_node_is_compared_with_none_that_stays(
+    inventory: Path, reviewed: list[str], now: list[str], what: str, lines: tuple[str, ...]
+):
+    before, after = (
+        plan(inventory, SAME, cluster=[replace(LABEL, lines=tuple(text.split("\n"))) for text in texts])
+        for texts in (reviewed, now)
+    )
+    (deviation,) = plan_file.compare(before, after)
+    assert (deviation.what, deviation.lines) == (what, lines)
+
+
 def test_nodes_that_get_another_label_than_reviewed_differ_together(inventory: Path):
     """With what was reviewed, and what is planned now."""
     both = [Difference(Title("Node", name), "labelled", ("+pool=a",)) for name in ("a1", "a2")]
