@@ -61,7 +61,7 @@ def _effect(cluster: Cluster, node: Node, problem: Problem, facts: Facts | None)
         lost = [f"GPU {gpu.index}" for gpu in gpus if gpu.unhealthy and gpu.unhealthy.code in LOST]
         lost = lost or [f"GPU {address}" for address in find_missing(facts) if facts.gpus]
         every = len(driven(facts.pci))
-        if not lost:
+        if not lost and every > 1:
             return "; how many of its GPUs are lost is not known"
         if 0 < len(lost) < every:
             usable = every - len(lost)

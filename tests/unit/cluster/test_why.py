@@ -265,6 +265,7 @@ def test_a_lost_gpu_leaves_the_others_to_their_pods_and_to_new_ones(why: Why, fa
     assert _effect(asked, node, silent, facts) == "; 1 of 2 GPUs usable; GPU 0000:1a:00.0 is lost"
     unlisted = replace(facts, gpus=())  # nvidia-smi fails at the first of them
     assert _effect(asked, node, silent, unlisted) == "; how many of its GPUs are lost is not known"
+    assert _effect(asked, node, silent, replace(unlisted, pci=facts.pci[-1:])) == every  # its only one
     assert _effect(asked, node, replace(silent, code="runtime", layer="runtime"), facts) == every
 
 
