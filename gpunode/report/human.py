@@ -209,7 +209,7 @@ class Human:
         if kind in WRITTEN:
             self._print(WRITTEN[kind](rows))
             return
-        if kind == "verified":
+        if kind == "verified" and self._out.is_terminal and self._err.is_terminal:  # one screen
             rows = [
                 ["see above" if f"{row[0]}: {cell}" in self._problems else cell for cell in row]
                 for row in rows
@@ -264,25 +264,29 @@ class Human:
         if not sys.stdin.isatty():
             self.note(f"{question} no, as there is no terminal to ask")
             return False
+        try:
+            answer = self._answer(question)
+        except KeyboardInterrupt:
+            self._err.print()
+            error = Declined("interrupted; nothing changed")
+            error.exit_code = 130  # as of every interrupt
+            raise error from None
+        self._folded.clear()
+        return answer in ("y", "yes")
+
+    def _answer(self, question: str) -> str:
         while (answer := self._read(question)) not in ("", "y", "yes", "n", "no"):
             if answer and "diffs".startswith(answer) and self._folded:
                 for show in self._folded:
                     show()
             else:
                 self.note("y applies it, n or Enter cancels.")
-        self._folded.clear()
-        return answer in ("y", "yes")
+        return answer
 
     def _read(self, question: str) -> str:
         self._err_print(f"{question} ", ("[y/N/diffs]" if self._folded else "[y/N]", "bold"))
         self._err.print(" ", end="")  # which a wrapped line would lose
-        try:
-            answer = sys.stdin.readline()
-        except KeyboardInterrupt:
-            self._err.print()
-            error = Declined("interrupted; nothing changed")
-            error.exit_code = 130  # as of every interrupt
-            raise error from None
+        answer = sys.stdin.readline()
         if not answer:  # Ctrl-D leaves the cursor behind the question
             self._err.print()
         return answer.strip().lower()

@@ -696,6 +696,18 @@ def test_d_at_the_question_shows_reasons_and_diffs_and_asks_again(capsys):
     assert (asked.out.count("a reason"), asked.out.count("+s4")) == (15, 2)
 
 
+def test_an_interrupt_while_diffs_are_shown_changes_nothing():
+    human = Human(quiet=False)
+    human.plans([long_plan(5)])
+    human._folded.append(mock.Mock(side_effect=KeyboardInterrupt))
+    with mock.patch("sys.stdin") as stdin:
+        stdin.isatty.return_value = True
+        stdin.readline.side_effect = ["d\n"]
+        with pytest.raises(Declined, match="nothing changed") as ended:
+            human.ask("Apply?")
+    assert ended.value.exit_code == 130
+
+
 def test_costs_are_shown_where_no_terminal_can_be_asked(capsys):
     human = Human(quiet=False)
     human.plans([long_plan(5)])
@@ -1068,7 +1080,11 @@ def test_hosts_that_fail_alike_are_one_entry_where_there_are_many(capsys):
     assert len(capsys.readouterr().out.splitlines()) == 20
 
 
-def test_a_host_whose_problem_was_shown_has_it_once(capsys):
+@pytest.mark.parametrize("screen", [True, False])
+def test_a_host_whose_problem_was_shown_has_it_once(capsys, terminal: Terminal, screen: bool):
+    """On one screen: a file of the results alone has every reason."""
+    if screen:
+        terminal(100)
     report = Human(quiet=False)
     report.problem(Problem("", "not changed: it is in use", subject="a"))
     rows = [
@@ -1076,8 +1092,8 @@ def test_a_host_whose_problem_was_shown_has_it_once(capsys):
         ("b", "b", "not verified", "it is lost", "", ""),
     ]
     report.rows("verified", ("host", "node", "result", "proof", "layer", "code"), rows)
-    shown = [line.split() for line in capsys.readouterr().out.splitlines()[1:]]
-    assert shown == [["a", "not", "verified", "see", "above"], ["b", "not", "verified", "it", "is", "lost"]]
+    shown = [" ".join(line.split()[3:]) for line in capsys.readouterr().out.splitlines()[1:]]
+    assert shown == ["see above" if screen else "not changed: it is in use", "it is lost"]
 
 
 def test_proofs_of_many_hosts_and_gpus_are_a_row_for_all_that_ended_alike(capsys):
