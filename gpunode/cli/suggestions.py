@@ -19,7 +19,7 @@ FIRST = (
 # Words of other tools → the command or the page here.
 WORDS = {
     **dict.fromkeys(("rollback", "revert", "restore"), "undo"),
-    **dict.fromkeys(("uninstall", "remove", "delete", "reset", "destroy"), "forget"),
+    **dict.fromkeys(("uninstall", "remove", "delete", "destroy"), "forget"),
     **dict.fromkeys(("apply", "install", "deploy", "up", "sync"), "provision"),
     **dict.fromkeys(("diff", "dry-run", "preview"), "plan"),
     **dict.fromkeys(("check", "test", "doctor", "diagnose", "health"), "verify"),
@@ -37,6 +37,7 @@ WORDS = {
     "uncordon": "uncordon-gpu",
     "drain": "safety#work-on-the-gpus",
     "replace": "replace-a-host",
+    "reset": "deviceplugin#health",  # of a GPU
     "drift": "drift-check",
 }
 NUMBERS = {"int_parsing", "int_parsing_size", "float_parsing", "greater_than_equal", "less_than_equal"}
