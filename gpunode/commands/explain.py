@@ -1,7 +1,7 @@
 """Explains lines of a log and codes, out of gpunode's tables. Connects to nothing."""
 
 from gpunode.engine.reporter import ForPrograms, Reporter
-from gpunode.explain import NAMED, SXID, XID, explain_lines
+from gpunode.explain import NAMED, SXID, XID, Explanation, explain_lines
 from gpunode.wording import page, several
 
 UNKNOWN = 7
@@ -23,27 +23,29 @@ def _without_entry(text: str) -> str:
     )
 
 
-def _second(name: str, value: str) -> str:
-    """Of a second cause; its action is in its `next`, in words."""
-    return ForPrograms(value) if name == "action" else value
+def _second(name: str, meaning: Explanation) -> str:
+    """Of a second cause; its action is in its `next`, in words, and a fault of the same kind is not named again."""
+    value: str = getattr(meaning.alternative, name, "")
+    return ForPrograms(value) if name == "action" or (name == "fault" and value == meaning.fault) else value
 
 
 def explain(reporter: Reporter, text: str) -> int:
     """Report each meaning once; the exit code: 7 if the cause of no line is known."""
     matches = explain_lines(text)
+    lines = len([line for line in text.splitlines() if line.strip()])
+    alone = lines == len(matches) == 1  # then its meaning is all there is to say
     reporter.rows(
         "explanation",
         ALL,
         [
             (
                 *(getattr(meaning, name) for name in COLUMNS),
-                *(_second(name, getattr(meaning.alternative, name, "")) for name in SECOND.values()),
-                line,
+                *(_second(name, meaning) for name in SECOND.values()),
+                ForPrograms(line) if alone else line,
             )
             for line, meaning in matches
         ],
     )
-    lines = len([line for line in text.splitlines() if line.strip()])
     explained = len([meaning for _, meaning in matches if meaning.fault != "unknown"])
     summary = f"{several(explained, 'error')} explained in {several(lines, 'line')}."
     if explained < len(matches):
@@ -53,6 +55,5 @@ def explain(reporter: Reporter, text: str) -> int:
             _without_entry(text)
             or f"gpunode does not know {'this line' if lines == 1 else 'these lines'}. Other symptoms: {page('troubleshooting')}"
         )
-    alone = lines == len(matches) == 1  # then its meaning is all there is to say
     reporter.total("" if alone else summary, {"lines": lines, "explained": explained})
     return 0 if explained else UNKNOWN
