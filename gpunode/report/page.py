@@ -155,9 +155,9 @@ class Card:
 
     @property
     def spans(self) -> list[Span]:
-        """Its timeline: what it did until it did the next thing."""
+        """Its timeline: what it did until it did the next thing; none of a host that was probed alone."""
         starts = [at for at, _ in self.events]
-        if not starts or self.status == UNPROVEN:  # it was probed for the plan, and then waited
+        if len(starts) < 2:
             return []
         ends = [*starts[1:], max(self.ended, starts[-1])]
         did = [

@@ -61,7 +61,8 @@ def report(tmp_path_factory) -> Path:
     facts = cases.right()[1]
     with page.live(hosts):
         for number, host in enumerate(hosts):
-            page.event(Event("stage", host.name, "reading facts"))
+            for text in ("reading facts", "probe"):
+                page.event(Event("stage", host.name, text))
             if number == 0:
                 page.outcome(
                     Outcome(

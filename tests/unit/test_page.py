@@ -72,7 +72,8 @@ def page(tmp_path) -> Page:
     ]
     with written.live(hosts):
         for outcome in outcomes:
-            written.event(Event("stage", outcome.host, "reading <facts>"))
+            for text in ("reading <facts>", "probe"):
+                written.event(Event("stage", outcome.host, text))
             written.outcome(outcome)
     written.plans(outcomes)
     written.cluster("prod", [Difference(Title("DaemonSet", "y", "x"), "changed", ("-a: <b>", "+a: <c>"))])
@@ -116,6 +117,7 @@ def test_no_text_of_a_host_or_cluster_controls_the_page(tmp_path):
     )
     failed = Outcome("b" + evil, "failed", problem=Problem("", evil, fix=evil))
     for member in (outcome, failed):
+        page.event(Event("stage", member.host, "probe"))
         page.event(Event("stage", member.host, evil))
         page.outcome(member)
     page.plans([outcome, failed])
@@ -299,6 +301,7 @@ def end_of_run(tmp_path, second: tuple[str, ...], kind: type[Page] = Page) -> Pa
         page.outcome(outcome)
     page.plans(outcomes)
     page.event(Event("stage", None, "batch 1 of 5", BATCH))
+    page.event(Event("stage", "gpu-1", "waiting for the plugin"))
     page.note(Brief("Skipped: gpu-3 and 9 more: the run was paused."))
     skipped = (
         "gpu-3",
