@@ -75,9 +75,8 @@ class Human:
         self._start = time.monotonic()
         self._visited = 0  # hosts
         self._known: dict[str, Outcome] = {}  # how each host stands
-        self._waits: dict[
-            str | None, float
-        ] = {}  # host -> when a message of its wait was shown, without a terminal
+        # Host -> of which wait a message was shown last, and when; without a terminal.
+        self._waits: dict[str | None, tuple[object, float]] = {}
         self._causes: dict[tuple[str, str, str], str] = {}  # of a broken link -> the first host
         self._messages: dict[str | None, str] = {}  # host -> the last one
         self._problems = set[str]()  # their first lines
@@ -115,10 +114,11 @@ class Human:
         if not WAIT.search(event.message):
             self._waits.pop(event.host, None)
             return same
-        now, shown = time.monotonic(), self._waits.get(event.host)
-        if shown is not None and now - shown < AGAIN:
+        now, wait = time.monotonic(), event.data.get("wait")
+        before, shown = self._waits.get(event.host, (None, -AGAIN))
+        if before == wait and now - shown < AGAIN:
             return True
-        self._waits[event.host] = now
+        self._waits[event.host] = wait, now
         return False
 
     def outcome(self, outcome: Outcome) -> None:

@@ -1048,6 +1048,7 @@ def test_without_a_terminal_a_wait_is_a_line_a_minute(capsys, monkeypatch):
         now[0] = seconds
         with report.live(()):  # also while hosts are at work
             report.event(Event("stage", host, text))
+    report.event(Event("stage", "b", "waiting for the device plugin", {"wait": "plugin"}))
     assert [line.split()[0:4] for line in capsys.readouterr().err.splitlines()] == [
         ["a", "waiting", "for", "ml/x"],
         ["b", "waiting", "for", "ml/z"],
@@ -1055,6 +1056,7 @@ def test_without_a_terminal_a_wait_is_a_line_a_minute(capsys, monkeypatch):
         ["0", "of", "4", "test"],
         ["2", "of", "4", "test"],
         ["the", "Kubernetes", "API", "did"],
+        ["b", "waiting", "for", "the"],
     ]
 
 
