@@ -9,7 +9,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from . import process
+from . import machine, process
 from .process import run, succeeds
 from .progress import CannotRun, LabError, wait
 from .slot import Slot
@@ -104,7 +104,7 @@ def clear(slot: Slot) -> None:
         while succeeds(["iptables", *_with(rule, "-D")]):
             pass
     succeeds(["ip", "link", "delete", slot.bridge])
-    for top in Path("/sys/fs/cgroup").glob(f"*/{slot.cgroups}*"):
+    for top in _cgroups(slot):
         for folder, _, _ in os.walk(top, topdown=False):
             os.rmdir(folder)
     shutil.rmtree(slot.run, ignore_errors=True)
@@ -117,7 +117,7 @@ def leftovers(slot: Slot) -> list[str]:
     remains += [f"bridge {slot.bridge}"] if _bridge(slot).exists() else []
     rules = run(["iptables-save"]).count(slot.bridge)
     remains += [f"{rules} iptables rules"] if rules else []
-    remains += [f"cgroup {path}" for path in Path("/sys/fs/cgroup").glob(f"*/{slot.cgroups}*")]
+    remains += [f"cgroup {path}" for path in _cgroups(slot)]
     return remains
 
 
@@ -153,9 +153,13 @@ def _mounts(slot: Slot) -> list[str]:
     return [t for t in targets if t.startswith((f"{slot.state}/", f"{slot.run}/"))]
 
 
+def _cgroups(slot: Slot) -> list[Path]:
+    return [top for tree in machine.cgroups() for top in tree.glob(f"{slot.cgroups}*")]
+
+
 def _in_cgroups(slot: Slot) -> list[int]:
     pids: list[int] = []
-    for procs in Path("/sys/fs/cgroup").glob(f"*/{slot.cgroups}*/**/cgroup.procs"):
+    for procs in (file for top in _cgroups(slot) for file in top.rglob("cgroup.procs")):
         with contextlib.suppress(OSError):
             pids += [int(pid) for pid in procs.read_text().split()]
     return pids

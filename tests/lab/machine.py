@@ -41,6 +41,7 @@ COLD_DISK_GIB = 20
 MORE_DISK_GIB = 6  # each further lab
 INOTIFY_INSTANCES = 2048
 KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
+CGROUPS = Path("/sys/fs/cgroup")
 
 
 def check() -> None:
@@ -54,13 +55,29 @@ def check() -> None:
         )
     if platform.machine() != "x86_64":
         raise CannotRun(f"The lab needs an x86_64 machine; this is {platform.machine()}.")
-    if not Path("/sys/fs/cgroup/memory").is_dir() or not Path("/sys/fs/cgroup/devices").is_dir():
+    if not {"cpu", "memory"} <= _controllers():
         raise CannotRun(
-            "The lab needs the cgroup v1 hierarchies under /sys/fs/cgroup; this machine has none. "
-            "Debian 12 has them when it boots with systemd.unified_cgroup_hierarchy=0."
+            f"The lab needs the cgroup controllers cpu and memory under {CGROUPS}, of version 1 or 2."
         )
     if "overlay" not in Path("/proc/filesystems").read_text().split():
         raise CannotRun("The lab needs a kernel with overlayfs; /proc/filesystems does not list it.")
+
+
+def has_cgroup2() -> bool:
+    """Whether the machine has cgroup v2 alone; else it has v1, perhaps with v2's tree beside it."""
+    return (CGROUPS / "cgroup.controllers").exists()
+
+
+def cgroups() -> list[Path]:
+    """The mounted cgroup trees: the one of v2, or those of v1."""
+    trees = [CGROUPS] if has_cgroup2() else sorted(CGROUPS.iterdir())
+    return [tree for tree in trees if (tree / "cgroup.procs").exists()]
+
+
+def _controllers() -> set[str]:
+    if has_cgroup2():
+        return set((CGROUPS / "cgroup.controllers").read_text().split())
+    return {tree.name for tree in cgroups()}
 
 
 def check_room(labs: int, *, cold: bool) -> None:

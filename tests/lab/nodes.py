@@ -126,8 +126,9 @@ def _container(slot: Slot, each: Host, image: str, programs: Path) -> list[str]:
         "--cgroupns=host",
         "--tmpfs=/run:exec,mode=755",
         "--tmpfs=/tmp:exec,mode=1777",
-        "--tmpfs=/sys/fs/cgroup:mode=755",  # systemd adds names here; they are not for the machine to keep
-        *(f"--volume={tree}:{tree}:rw" for tree in _hierarchies()),
+        # with v1, systemd adds names beside the trees; they are not for the machine to keep
+        *(() if machine.has_cgroup2() else (f"--tmpfs={machine.CGROUPS}:mode=755",)),
+        *(f"--volume={tree}:{tree}:rw" for tree in machine.cgroups()),
         "--volume=/dev/kmsg:/dev/kmsg",
         "--volume=/var/lib/containerd",
         "--volume=/var/lib/docker",
@@ -140,11 +141,6 @@ def _container(slot: Slot, each: Host, image: str, programs: Path) -> list[str]:
         ),
         image,
     ]
-
-
-def _hierarchies() -> list[Path]:
-    """The mounted cgroup trees of the machine."""
-    return [tree for tree in sorted(Path("/sys/fs/cgroup").iterdir()) if (tree / "cgroup.procs").exists()]
 
 
 def overlay_of(slot: Slot, each: Host, small: Path) -> Path:

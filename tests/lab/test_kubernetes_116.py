@@ -10,14 +10,18 @@ from pathlib import Path
 
 import pytest
 
-from . import api_servers, cluster
+from . import api_servers, cluster, machine
 from .api import Lab, Node
 from .conftest import Ran
 from .docker import DOCKER
 from .progress import wait
 from .slot import Slot
 
-pytestmark = [pytest.mark.lab, pytest.mark.matrix]
+pytestmark = [
+    pytest.mark.lab,
+    pytest.mark.matrix,
+    pytest.mark.skipif(machine.has_cgroup2(), reason="kubelets before 1.19 need cgroup v1"),
+]
 
 NAME = "legacy"
 PORT = 7443

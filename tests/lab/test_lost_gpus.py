@@ -14,7 +14,20 @@ from .pods import Pods
 pytestmark = pytest.mark.lab
 # Takes NVIDIA's devices away from the cgroup of the process whose environment names the pod, as a new set of rules does.
 DENY = """
-import glob, os, re
+import ctypes, glob, os, re, struct
+
+def attach(folder):  # a program that allows every device but major 195
+    code = ((0x61, 0x12, 4, 0), (0xB7, 0, 0, 1), (0x55, 2, 1, 195), (0xB7, 0, 0, 0), (0x95, 0, 0, 0))
+    program = ctypes.create_string_buffer(b"".join(struct.pack("=BBhi", *each) for each in code))
+    license = ctypes.create_string_buffer(b"GPL")
+    def bpf(command, *fields):
+        fields = ctypes.create_string_buffer(struct.pack(*fields), 128)
+        done = ctypes.CDLL(None, use_errno=True).syscall(321, command, fields, len(fields))
+        assert done >= 0, os.strerror(ctypes.get_errno())
+        return done
+    loaded = bpf(5, "=IIQQ", 15, len(code), ctypes.addressof(program), ctypes.addressof(license))
+    bpf(8, "=IIII", os.open(folder, os.O_RDONLY), loaded, 6, 2)
+
 for path in glob.glob("/proc/[0-9]*/environ"):
     try:
         environ = open(path, "rb").read()
@@ -23,7 +36,12 @@ for path in glob.glob("/proc/[0-9]*/environ"):
     if b"LOSES=yes" not in environ.split(b"\\0"):
         continue
     cgroup = open(os.path.dirname(path) + "/cgroup").read()
-    place = "/sys/fs/cgroup/devices" + re.search(r"(?m)^\\d+:devices:(.*)$", cgroup)[1]
+    listed = re.search(r"(?m)^\\d+:devices:(.*)$", cgroup)
+    if not listed:
+        attach("/sys/fs/cgroup" + re.search(r"(?m)^0::(.*)$", cgroup)[1])
+        print(path)
+        continue
+    place = "/sys/fs/cgroup/devices" + listed[1]
     for rule in open(place + "/devices.list"):  # the kernel takes away a rule that is written as it was given
         if rule.startswith("c 195:"):
             open(place + "/devices.deny", "w").write(rule)

@@ -139,21 +139,21 @@ EXPORT CUresult cuDriverGetVersion(int *version)
     return CUDA_SUCCESS;
 }
 
-/* The folder of this process's cgroup of v2. */
-static const char *own_cgroup(char *into, size_t size)
+/* The name of this process's cgroup of v2; in a namespace of its own, as v2's containers are, the tree begins with it. */
+static unsigned long long own_cgroup(void)
 {
-    char line[4096] = "";
+    char line[4096] = "", folder[4200];
+    unsigned long long name = cgroup_number("/sys/fs/cgroup");
     FILE *file = fopen("/proc/self/cgroup", "r");
-    snprintf(into, size, "/sys/fs/cgroup");
     while (file && fgets(line, sizeof line, file))
-        if (!strncmp(line, "0::", 3)) {
+        if (!strncmp(line, "0::/", 4) && line[4] != '\n') {
             line[strcspn(line, "\n")] = 0;
-            if (strcmp(line, "0::/"))
-                snprintf(into, size, "/sys/fs/cgroup%s", line + 3);
+            snprintf(folder, sizeof folder, "/sys/fs/cgroup%s", line + 3);
+            name = cgroup_key(folder);
         }
     if (file)
         fclose(file);
-    return into;
+    return name;
 }
 
 /* A limit of this process's cgroup is the GPU's size for it. */
@@ -161,9 +161,8 @@ static void add(const struct state *s, int gpu, int mig)
 {
     const char *size = mig < 0 ? state_get(s, "gpus.%d.memory_mib", gpu)
                                : state_get(s, "gpus.%d.mig.devices.%d.memory_mib", gpu, mig);
-    char cgroup[4200];
     unsigned long long total = strtoull(size ? size : "0", NULL, 0) << 20, soft, limit;
-    cgroup_limits(s, gpu, own_cgroup(cgroup, sizeof cgroup), &soft, &limit);
+    cgroup_limits(s, gpu, own_cgroup(), &soft, &limit);
     gpus[count++] = (struct gpu){gpu, mig, mig < 0 && limit < total ? limit : total, 0};
 }
 

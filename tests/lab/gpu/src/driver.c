@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #ifndef VERSION
@@ -75,9 +76,15 @@ unsigned long long cgroup_key(const char *cgroup)
     return hash;
 }
 
-void cgroup_limits(const struct state *s, int gpu, const char *cgroup, unsigned long long *soft, unsigned long long *hard)
+unsigned long long cgroup_number(const char *cgroup)
 {
-    const char *value = state_get(s, "gpus.%d.limits.%llx", gpu, cgroup_key(cgroup));
+    struct stat folder;
+    return stat(cgroup, &folder) ? 0 : folder.st_ino;
+}
+
+void cgroup_limits(const struct state *s, int gpu, unsigned long long name, unsigned long long *soft, unsigned long long *hard)
+{
+    const char *value = state_get(s, "gpus.%d.limits.%llx", gpu, name);
     *soft = 0;
     *hard = ~0ULL;
     if (value)

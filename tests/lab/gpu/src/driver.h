@@ -19,7 +19,9 @@ int hold_gpu(const struct state *s, int gpu);
 /* Whether it may open the GPU (configuration number), and both capability nodes of a MIG device. */
 int gpu_visible(const struct state *s, int gpu);
 int mig_visible(const struct state *s, int gpu, int mig);
-/* Memory limits in bytes of a cgroup, by its folder below /sys/fs/cgroup; 0 and all ones where it has none. */
+/* Names of a cgroup, by its folder below /sys/fs/cgroup: of its path, and of the folder itself, as a cgroup namespace shows it, too. */
 unsigned long long cgroup_key(const char *cgroup);
-void cgroup_limits(const struct state *s, int gpu, const char *cgroup, unsigned long long *soft, unsigned long long *hard);
+unsigned long long cgroup_number(const char *cgroup);
+/* Memory limits in bytes of a cgroup, by one of its names; 0 and all ones where it has none. */
+void cgroup_limits(const struct state *s, int gpu, unsigned long long name, unsigned long long *soft, unsigned long long *hard);
 #endif

@@ -10,10 +10,10 @@
 #if CUDA >= 13040
 extern char **environ;
 
-static int keep(const struct device *d, const char *cgroup, u64 soft, u64 hard)
+static int keep(const struct device *d, u64 name, u64 soft, u64 hard)
 {
     char key[128], value[64];
-    snprintf(key, sizeof key, "gpus.%d.limits.%llx", d->gpu, cgroup_key(cgroup));
+    snprintf(key, sizeof key, "gpus.%d.limits.%llx", d->gpu, name);
     snprintf(value, sizeof value, "%llu,%llu", soft, hard);
     char *set[] = {"lab-gpu", "set", key, value, NULL};
     pid_t child;
@@ -35,14 +35,17 @@ EXPORT nvmlReturn_t nvmlDeviceSetMemoryLimits_v1(nvmlDevice_t d, const nvmlSetMe
     NEED(limits && limits->nameSpace && is_cgroup(limits->nameSpace) && limits->softLimit <= limits->hardLimit);
     if (geteuid())
         return NVML_ERROR_NO_PERMISSION;
-    return keep(d, limits->nameSpace, limits->softLimit, limits->hardLimit) ? NVML_ERROR_UNKNOWN : NVML_SUCCESS;
+    for (int n = 0; n < 2; n++)
+        if (keep(d, (n ? cgroup_key : cgroup_number)(limits->nameSpace), limits->softLimit, limits->hardLimit))
+            return NVML_ERROR_UNKNOWN;
+    return NVML_SUCCESS;
 }
 
 EXPORT nvmlReturn_t nvmlDeviceGetMemoryLimits_v1(nvmlDevice_t d, nvmlGetMemoryLimits_v1_t *limits)
 {
     OPEN(enter_gpu, d);
     NEED(limits && limits->nameSpace && is_cgroup(limits->nameSpace));
-    cgroup_limits(&s, d->gpu, limits->nameSpace, &limits->softLimit, &limits->hardLimit);
+    cgroup_limits(&s, d->gpu, cgroup_key(limits->nameSpace), &limits->softLimit, &limits->hardLimit);
     limits->currentUsed = 0;
     return NVML_SUCCESS;
 }
