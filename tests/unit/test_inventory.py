@@ -1,9 +1,6 @@
 """What a right inventory means: ranges, precedence, paths, defaults, and the examples in inventories/."""
 
-import io
-import json
 import shutil
-import tarfile
 from pathlib import Path
 
 import pytest
@@ -24,6 +21,8 @@ from gpunode.model import (
     RunFile,
     Ssh,
 )
+
+from .test_inventory_archive import docker, tar
 
 ROOT = Path(__file__).parents[2]
 KEY = "-----BEGIN PGP PUBLIC KEY BLOCK-----\n\nmQ==\n-----END PGP PUBLIC KEY BLOCK-----\n"
@@ -324,16 +323,6 @@ def test_aliases_and_a_byte_order_mark_are_fine(tmp_path):
     assert load(tmp_path / "inventory.yaml").hosts[0].ssh.user == "ops"
 
 
-def archive(path: Path, name: str) -> None:
-    """The smallest `docker save` file."""
-    files = {"manifest.json": json.dumps([{"Config": "c.json", "RepoTags": [name]}]), "c.json": "{}"}
-    with tarfile.open(path, "w") as tar:
-        for member, text in files.items():
-            info = tarfile.TarInfo(member)
-            info.size = len(text)
-            tar.addfile(info, io.BytesIO(text.encode()))
-
-
 @pytest.mark.parametrize("name", ["single-host", "fleet", "local", "airgap"])
 def test_the_examples_are_valid_and_name_their_schema(tmp_path, name):
     """Each file of inventories/ loads, given the files it names, and its first line leads to the schema."""
@@ -348,7 +337,7 @@ def test_the_examples_are_valid_and_name_their_schema(tmp_path, name):
         (files / file).write_text("")
     for file in ["nvidia-driver.asc", "nvidia-toolkit.asc"]:
         (files / file).write_text(KEY)
-    archive(files / "device-plugin.tar", "gpunode/device-plugin:0.1.0")
+    tar(files / "device-plugin.tar", docker("gpunode/device-plugin:0.1.0"))
     for file in ["nvidia-driver.asc", "nvidia-toolkit.asc"]:  # README's names, beside the file
         shutil.copy(files / file, tmp_path)
     shutil.copy(files / "device-plugin.tar", tmp_path / "plugin.tar")

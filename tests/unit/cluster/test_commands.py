@@ -19,7 +19,7 @@ from gpunode.model import Gpu, MigDevice, Outcome
 from gpunode.wording import Advice
 from gpunode.wording import Command as Provision
 from tests import cases
-from tests.unit.test_inventory import archive
+from tests.unit.test_inventory_archive import docker, tar
 
 from .conftest import DAEMONSET, GPU_NODE, Kubelet, PluginController, add_node, pod, publish, status
 from .fake import FakeApi, Fault
@@ -685,7 +685,7 @@ def test_another_plugin_stays_where_this_one_would_not_run(
     theirs(fake, "inside", "gpu-2")
     if refused:
         fake.refused["POST", "/api/v1/namespaces/gpunode/pods"] = Fault(403, "Forbidden", refused)
-    archive(tmp_path / "plugin.tar", "plugin:1")
+    tar(tmp_path / "plugin.tar", docker("plugin:1"))
     configure(tmp_path, **image)
     stopped = command("plugin", "deploy", "--yes", "--replace", THEIRS)
     assert f"DaemonSet {THEIRS} stays: {words}" in str(stopped.exception)
