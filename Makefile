@@ -18,6 +18,7 @@ try: lab ## See the main job: two bare hosts of a real cluster become verified G
 	$(BIN)/gpunode provision .lab/inventory.yaml --yes
 	@echo "It stays up: try $(BIN)/gpunode verify .lab/inventory.yaml; \`make lab-down\` removes it."
 
+test: ALL := 1
 test: check ## All tests that need Python only: check, a release, the simulation, and the reports in a browser where there is one
 	$(PYTEST) -m "not lab and not gpu and not openssh and (release or browser)" tests/browser tests/unit/test_docs.py tests/unit/test_release.py
 	@$(MAKE) --no-print-directory sim
@@ -32,10 +33,10 @@ PROCESSES := 6
 PYTEST = $(BIN)/pytest --workers $(WORKERS)
 QUICK := -m "not lab and not gpu and not browser and not openssh and not release"
 
-check: $(VENV)/.ready ## Before each commit: format, lint, types, import contracts, unit tests
+check: $(VENV)/.ready ## Before each commit: format, lint, types, import contracts, unit tests of what has changed; ALL=1 for all
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
-	@$(MAKE) --no-print-directory -j types contracts quick
+	@$(MAKE) --no-print-directory -j types contracts quick ALL=$(ALL)
 
 types: $(VENV)/.ready
 	# The demo also runs on macOS.
@@ -45,7 +46,7 @@ contracts: $(VENV)/.ready
 	$(BIN)/lint-imports --no-logo
 
 quick: $(VENV)/.ready
-	$(PYTEST) $(QUICK) $(addprefix --ignore tests/,sim lab browser gpu)
+	$(PYTEST) $(QUICK) --unchanged=$(if $(ALL),run,skip) $(addprefix --ignore tests/,sim lab browser gpu)
 
 unit: $(VENV)/.ready ## Unit tests only
 	$(PYTEST) $(QUICK) tests/unit

@@ -55,7 +55,9 @@ def measure(target: str) -> tuple[int, float, float]:
         return 0, seconds, seconds
     began, before = time.monotonic(), resource.getrusage(resource.RUSAGE_CHILDREN)
     with Path(f"/tmp/tier-{target}.log").open("w") as log:
-        code = subprocess.run(["make", target], stdout=log, stderr=subprocess.STDOUT, check=False).returncode
+        code = subprocess.run(
+            ["make", target, "ALL=1"], stdout=log, stderr=subprocess.STDOUT, check=False
+        ).returncode
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     return code, time.monotonic() - began, sum(after[:2]) - sum(before[:2])
 

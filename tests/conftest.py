@@ -13,7 +13,7 @@ import pytest
 
 from tests import forks
 
-pytest_plugins = ["tests.workers"]
+pytest_plugins = ["tests.workers", "tests.unchanged"]
 TESTS = Path(__file__).parent
 PROGRAMS = {"accept", "agent", "deviceplugin", "share"}
 # Files of `make check`, and then of `make sim`, that are begun first, so that in the end no process is busy for long while the others
