@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from gpunode.cluster.objects.difference import DO, Difference
+from gpunode.inventory.starter import ranges
 from gpunode.links.node import GPU_LABEL
 from gpunode.planning import writers
 from gpunode.report.plain import CHANGE, INDENT, Part, line_style
@@ -52,9 +53,9 @@ def cluster_lines(context: str, differences: Sequence[Difference], *, diff: bool
         if difference.action == "labelled":
             alike.setdefault(difference.lines, []).append(difference)
     name = "nodes"
-    for first, *more in alike.values():
-        what = ", ".join([first.what, *(other.title.name for other in more)])
-        yield from _change(name, first, what, whole=True, why=bool(diff))
+    for same in alike.values():
+        what = f"Node {', '.join(ranges([each.title.name for each in same]))}"
+        yield from _change(name, same[0], what, whole=True, why=bool(diff))
         name = ""
     pods = [difference for difference in differences if difference.action == "replaced"]
     if pods:
