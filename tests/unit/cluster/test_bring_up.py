@@ -136,7 +136,7 @@ def test_a_plan_says_what_is_to_be_done_and_how_much_of_it_in_the_cluster(api: A
     ]
     changes = [line.split()[:2] for line in heads if line.lstrip().startswith(("+ ", "~ "))]
     assert changes == [["+", "create"]] * (planned.objects - 1) + [["~", "label"]]
-    assert said.err.endswith(f"1 up to date; {planned.objects} changes to make in the cluster\n")
+    assert f"1 up to date; {planned.objects} changes to make in the cluster; plan --diff" in said.err
 
 
 def test_a_plan_names_a_label_that_somebody_else_set_and_goes_on(api: Api, fake: FakeApi, capsys):
