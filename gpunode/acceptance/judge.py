@@ -55,7 +55,8 @@ FIXES = {
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """Peak figures of a GPU model (GB/s, TFLOPS), the share of each that a healthy one reaches, and their source."""
+    """Peak figures of a GPU model (GB/s, TFLOPS), the share of each that a healthy one reaches, and their source. `measured`: what gpunode
+    itself measured of a real one; "": of none."""
 
     pattern: str
     memory_gbps: float
@@ -64,6 +65,11 @@ class Model:
     compute_share: float
     pcie: str  # 5x16
     source: str
+    measured: str = ""
+
+    @property
+    def basis(self) -> str:
+        return f"{self.source}; {f'gpunode measured {self.measured}' if self.measured else 'unproven on hardware'}"
 
     def least(self) -> Mapping[str, float]:
         """The least figure of a healthy GPU."""
@@ -99,8 +105,8 @@ def models() -> tuple[Model, ...]:
     text = files(__package__).joinpath("models.tsv").read_text(encoding="utf-8")
     rows = [line.split("\t") for line in text.splitlines() if not line.startswith("#")]
     return tuple(
-        Model(name, float(memory), float(share), float(compute), float(part), pcie, source)
-        for name, memory, share, compute, part, pcie, source in rows
+        Model(name, float(memory), float(share), float(compute), float(part), pcie, *source)
+        for name, memory, share, compute, part, pcie, *source in rows
     )
 
 
@@ -178,7 +184,7 @@ def _judge_gpu(gpu: Gpu, level: str, fleet: Fleet) -> Judgement:
         return Judgement(gpu, tuple(problems), tuple(remarks), basis)
     model = find_model(gpu.name) if gpu.shape == "whole" else None
     if model:
-        basis = model.source
+        basis = model.basis
         problems += _compare(gpu, model.least(), model)
     medians = {figure: fleet.get(_group(gpu, level, figure), 0.0) for figure in BELOW_FLEET}
     medians = {figure: value for figure, value in medians.items() if value}
@@ -274,7 +280,7 @@ def _compare(gpu: Gpu, least: Mapping[str, float], model: Model | None) -> Itera
         if value is not None and value < bound:
             against = f"a healthy {gpu.name} reaches" if model else "its PCIe link should carry"
             what = f"{value:g} {UNITS[figure]}; {against} {bound:.4g}"
-            yield _slow(gpu, figure, what, model.source if model else "")
+            yield _slow(gpu, figure, what, model.basis if model else "")
 
 
 def _compare_fleet(gpu: Gpu, medians: Mapping[str, float]) -> Iterator[Problem]:

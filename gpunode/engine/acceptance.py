@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 
-from gpunode.acceptance.judge import compare_fleet, judge
+from gpunode.acceptance.judge import compare_fleet, find_model, judge
 from gpunode.acceptance.record import Acceptance, join_documents
 from gpunode.acceptance.stamp import Stamp, read_stamp
 from gpunode.cluster.api import Api
@@ -312,6 +312,12 @@ def _report(
         [gpu.not_measured for each in documents for gpu in each.gpus], "Not measured on", "GPU", reporter
     )
     _note_silent([each.not_measured_tools for each in documents], "Not run on", "host", reporter)
+    whole = {gpu.name for each in documents for gpu in each.gpus if gpu.shape == "whole" and not gpu.error}
+    unproven = sorted(name for name in whole if (model := find_model(name)) and not model.measured)
+    if unproven:
+        reporter.note(
+            f"Unproven on hardware: the thresholds of {few(unproven, NAMED)}. They are by datasheets; gpunode has measured no such GPU."
+        )
     for host, each in accepted.items():
         for name, tool in each.document.tools.items() if each.document else ():
             numbers = few([f"{figure} {value:g}" for figure, value in tool.figures.items()], NAMED)

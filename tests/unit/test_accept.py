@@ -431,6 +431,19 @@ def test_figures_are_said_to_be_recorded_only_where_they_are(measured: bool, tmp
     assert any("are recorded in" in note for note in session.reporter.notes) == measured
 
 
+def test_thresholds_that_no_real_gpu_has_shown_are_called_unproven(tmp_path, monkeypatch):
+    """To people once, and to programs with each GPU's source."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    answers = {model: {"output": dumps(host(1, model)), "error": ""} for model in ("h100", "t4")}
+    session = Visits(**answers)
+    acceptance.accept_on_hosts(cast("Session", session), "standard")
+    (note,) = [note for note in session.reporter.notes if "Unproven on hardware" in note]
+    assert "Tesla T4" in note and "H100" not in note  # noqa: PT018
+    rows = session.reporter.seen["acceptance"]
+    sources = {row["gpu"]: "unproven" in cast("str", row["compared_with"]) for row in rows}
+    assert sources == {"NVIDIA H100 80GB HBM3": False, "Tesla T4": True}
+
+
 def test_seven_of_eight_gpus_are_no_accepted_host(tmp_path, monkeypatch):
     """Where the inventory says eight; those that pass are accepted, but the record does not count."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
