@@ -216,18 +216,20 @@ def _compare_host(reviewed: ShownHost | None, now: ShownHost) -> Iterator[Deviat
             gone = _new(now.changes, reviewed.changes)
             other = [what for what in new if what in gone]
             kinds = {
-                "different": other,
                 "new": [what for what in new if what not in other],
-                "gone": [what for what in gone if what not in other],
+                "different": other,
+                "no longer planned": [what for what in gone if what not in other],
             }
-            texts = [f"{kind}: {few(some, NAMED)}" for kind, some in kinds.items() if some]
+            *texts, less = (f"{kind}: {few(some, NAMED)}" if some else "" for kind, some in kinds.items())
+            texts = [text for text in texts if text] or [less or "in another order"]
             differ = [
                 text
                 for change in now.changes
                 if change.what in other
                 for text in _differing(lines[change.what], change.diff)
             ]
-            yield Deviation("plan", now.name, "\n".join(texts) or "in another order", tuple(differ))
+            differ += [less] if less and less not in texts else []
+            yield Deviation("plan", now.name, "\n".join(texts), tuple(differ))
         elif reviewed.disturbed is not None and now.disturbed != reviewed.disturbed:
             if now.disturbed is None:
                 yield Deviation(
@@ -269,7 +271,7 @@ def _object(difference: Difference) -> Difference:
 def _differing(before: Sequence[str], after: Sequence[str]) -> Iterator[str]:
     """The lines of one diff that the other one has not."""
     for word, mine, other in (("reviewed", before, after), ("now", after, before)):
-        only = [line for line in mine if line not in other and not line.startswith("@@")]
+        only = [line for line in mine if line not in other and not line.startswith(("@@", " "))]
         more = [f"and {len(only) - NAMED} more lines"] if len(only) > NAMED else []
         yield from (f"  {word:<8}  {line}" for line in (*only[:NAMED], *more))
 
