@@ -42,6 +42,7 @@ EPILOG = (
 
 PATH = "Check this path where you named it: in an option, a variable or the inventory."
 CHANGING = ("provision", "resume", "undo", "forget", "cordon-gpu", "uncordon-gpu", "share")  # hosts
+AGAIN = 0.01  # seconds: by then the finalizer has ended
 INTERRUPTED = 130  # what typer, too, makes of an interrupt: it lets no KeyboardInterrupt through
 
 plain_values.install()
@@ -110,12 +111,18 @@ def main() -> None:
         traceback.print_exc()
         typer.echo(f"gpunode: this is a bug in gpunode.\n  {BUG}", err=True)
         sys.exit(1)
+    except (KeyboardInterrupt, SystemExit) as end:
+        if isinstance(end, SystemExit) and end.code != INTERRUPTED:
+            raise
+        _report_interrupt()
 
 
 def _run() -> None:
     """Expected failures become a message and an exit code."""
     output.prepare()
     atexit.register(_ignore_signals)
+    signal.signal(signal.SIGALRM, _end)
+    sys.unraisablehook = _repeat_lost_interrupt
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is not signal.SIG_IGN:  # as under nohup
             signal.signal(number, _end)
@@ -144,21 +151,18 @@ def _run() -> None:
             raise
         typer.echo(f"gpunode: cannot write the report: {why}", err=True)
         raise SystemExit(1) from error
-    except (KeyboardInterrupt, SystemExit) as end:
-        if isinstance(end, SystemExit) and end.code != INTERRUPTED:
-            raise
-        line = "\n" if sys.stderr.isatty() else ""  # the terminal shows ^C, perhaps behind a question
-        goes_on = (
-            " A change in progress continues on its host: the next run follows it, `gpunode abort` ends it"
-        )
-        command = "".join(sys.argv[1:2])
-        pods = "; test pods are removed" if command in (*CHANGING, "verify", "accept", "run") else ""
-        more = goes_on if command in CHANGING else ""
-        typer.echo(f"{line}gpunode: interrupted{pods}.{more}", err=True)
-        sys.stdout.flush()
-        os._exit(
-            INTERRUPTED
-        )  # an orderly exit would wait for the threads, and they follow their hosts to the end
+
+
+def _report_interrupt() -> NoReturn:
+    _ignore_signals()
+    line = "\n" if sys.stderr.isatty() else ""  # the terminal shows ^C, perhaps behind a question
+    goes_on = " A change in progress continues on its host: the next run follows it, `gpunode abort` ends it"
+    command = "".join(sys.argv[1:2])
+    pods = "; test pods are removed" if command in (*CHANGING, "verify", "accept", "run") else ""
+    more = goes_on if command in CHANGING else ""
+    typer.echo(f"{line}gpunode: interrupted{pods}.{more}", err=True)
+    sys.stdout.flush()
+    os._exit(INTERRUPTED)  # an orderly exit would wait for the threads: they follow their hosts to the end
 
 
 def _is_folder_gone(error: OSError) -> bool:
@@ -187,8 +191,16 @@ def _load_only(named: Sequence[str]) -> None:
 
 def _ignore_signals() -> None:
     """All is done and reported. While Python ends it has no handlers, and a signal would replace the exit code."""
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGALRM):
         signal.signal(number, signal.SIG_IGN)
+
+
+def _repeat_lost_interrupt(lost: "sys.UnraisableHookArgs") -> None:
+    """Interrupt again, soon: Python drops what a handler raises within a finalizer or a weak reference's callback, and goes on."""
+    if lost.exc_type is KeyboardInterrupt:
+        signal.setitimer(signal.ITIMER_REAL, AGAIN)
+    else:
+        sys.__unraisablehook__(lost)
 
 
 def _end(*_: object) -> NoReturn:

@@ -198,6 +198,44 @@ def test_an_interrupt_ends_the_program_at_once(name: str, command: str, changes:
     assert ("test pods are removed" in done.stderr) is pods
 
 
+LOST = """
+import os, signal, threading
+from gpunode import cli
+from gpunode.errors import UsageError
+
+def end():
+    os.kill(os.getpid(), signal.SIGTERM)
+
+class Finalized:
+    def __del__(self):
+        end()
+
+class Told(UsageError):
+    def __str__(self):
+        end()
+
+@cli.app.command("finalizer")
+def finalizer():
+    Finalized()
+    threading.Event().wait(20)
+    print("went on")
+
+@cli.app.command("message")
+def message():
+    raise Told("")
+
+cli.sys.argv = ["gpunode", cli.sys.argv[1]]
+cli.main()
+"""
+
+
+@pytest.mark.parametrize("place", ["finalizer", "message"])
+def test_an_interrupt_ends_the_program_wherever_it_is_raised(place: str):
+    """Python drops an exception in a finalizer; and a message is made where no command runs."""
+    done = forks.run([sys.executable, "-c", LOST, place], capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "gpunode: interrupted.\n")
+
+
 INSPECT = ("-c", "from gpunode.__main__ import kubectl_inspect; kubectl_inspect()")
 
 
