@@ -40,6 +40,9 @@ WORDS = {
     "reset": "deviceplugin#health",  # of a GPU
     "drift": "drift-check",
 }
+KEPT = (
+    "--batch", "--canary", "--max-fail", "--run", "--no-run", "--fingerprint", "--taint-until-verified", "--accept",
+)  # fmt: skip
 NUMBERS = {"int_parsing", "int_parsing_size", "float_parsing", "greater_than_equal", "less_than_equal"}
 
 
@@ -119,9 +122,32 @@ def _explain(error: Exception) -> Exception:
             hint = f"It is a page: `gpunode help {word[1]}`."
         elif near:
             hint = f"Did you mean `{context.command_path} {near[0]}`?"
-    if re.search("--(kubeconfig|context)$", message):
-        hint = f"Write it in the inventory, as `cluster.kubeconfig` or `cluster.context`. {hint}"
+    if context and (word := re.match(r"No such option: (-\S+)", message)):
+        message = word[0]
+        hint = _another_option(context, word[1]) or hint
     return _expected_number(error) or UsageError(f"{message[0].lower()}{message[1:]}".rstrip("."), hint=hint)
+
+
+def _another_option(context: Any, option: str) -> str:
+    """What to write in the place of an option that the command does not have; "" if unclear."""
+    from gpunode.inventory import validation
+
+    command, path = context.command, context.command_path
+    arguments = [parameter.metavar or "" for parameter in command.params if parameter.opts[0][:1] != "-"]
+    if option in ("-i", "--inventory") and "INVENTORY" in arguments:
+        return f"The inventory is an argument: `{path} {' '.join(arguments)}`."
+    if command.name == "resume" and option in KEPT:
+        return f"`resume` keeps the run's {option}."
+    shown = [
+        name
+        for parameter in command.params
+        if not getattr(parameter, "hidden", False)
+        for name in (*parameter.opts, *parameter.secondary_opts)
+    ]
+    if near := difflib.get_close_matches(option, shown, 1):
+        return f"Did you mean `{near[0]}`?"
+    key = validation.by_name(validation.schema()).get(option.lstrip("-").replace("-", "_"))
+    return f"It is a key of the inventory: `{key}`." if key and "INVENTORY" in arguments else ""
 
 
 def _missing(context: Any, parameter: Any) -> UsageError:

@@ -61,7 +61,12 @@ def test_every_mistake_of_an_inventory_begins_with_its_place(tmp_path):
     [
         ("troubleshooting", "It is a page: `gpunode help troubleshooting`."),
         ("plann", "Did you mean `gpunode plan`?"),
-        ("plan --kubeconfig x", "as `cluster.kubeconfig`"),
+        ("plan --kubeconfig x", "It is a key of the inventory: `cluster.kubeconfig`."),
+        ("provision --driver 580", "It is a key of the inventory: `defaults.driver`."),
+        ("plan --limt x", "Did you mean `--limit`?"),
+        ("label --dryrun", "Did you mean `--dry-run`?"),
+        ("resume --batch 10", "`resume` keeps the run's --batch."),
+        ("undo last -i x", "The inventory is an argument: `gpunode undo RUN INVENTORY`."),
         ("verify inventory.yaml gpu-1", "`--limit NAMES`"),
         ("plugin image python.tar", "`--base python.tar`"),
         ("lint --target 1.2", "from 1.8 on"),
@@ -106,8 +111,6 @@ def test_a_number_that_is_none_is_answered_by_what_is_expected(words: str, told:
         ("accept --level fast", "invalid value for '--level': 'fast' is not one of 'quick', 'standard'"),
         ("status -n Bad_Name", "at most 63 of a-z, 0-9 and -"),
         ("run manifest vectoradd -n Bad_Name", "at most 63 of a-z, 0-9 and -"),
-        ("plan --limits x", "--limit"),
-        ("label --dryrun", "--dry-run"),
         ("init --dry-run", "No such option: --dry-run"),
     ],
 )
