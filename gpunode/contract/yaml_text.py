@@ -102,10 +102,14 @@ def position(text: str, index: int | None) -> tuple[int, int]:
 
 
 def syntax_mistake(error: yaml.MarkedYAMLError, lines: list[str]) -> Mistake:
+    message = f"{error.context or ''} {error.problem or ''}"
     mark = error.problem_mark or error.context_mark
+    if (
+        "a simple key" in message and error.context_mark
+    ):  # the key, not where its `:` was expected at the latest
+        mark = error.context_mark
     if mark is None:
         return Mistake(1, 1, str(error.problem))
-    message = f"{error.context or ''} {error.problem or ''}"
     line = lines[mark.line] if mark.line < len(lines) else ""
     began = error.context_mark
     since = f" in line {began.line + 1}" if began is not None else ""
@@ -169,21 +173,21 @@ class Document:
     keys: dict[Where, tuple[int, int]] = field(default_factory=dict)
     values: dict[Where, tuple[int, int]] = field(default_factory=dict)
     written: dict[Where, str] = field(default_factory=dict)  # scalars as written in the file
-    problems: dict[tuple[int, int, str], None] = field(default_factory=dict)  # each once, as noted
+    problems: dict[tuple[int, int, str], bool] = field(default_factory=dict)  # each once → whether `outside`
 
-    def problem(self, where: Where, message: str, *, key: bool = False) -> None:
-        """Note a mistake in the value at `where`, or in its key; for a missing value, at its mapping."""
+    def problem(self, where: Where, message: str, *, key: bool = False, outside: bool = False) -> None:
+        """Note a mistake in the value at `where`, or in its key; for a missing value, at its mapping. `outside`: in a file that it names."""
         known = where
         while known and known not in self.values:
             known = known[:-1]
         place = self.keys.get(known) if key else None
-        self.note(place or self.values.get(known, (1, 1)), where, message)
+        self.note(place or self.values.get(known, (1, 1)), where, message, outside=outside)
 
-    def note(self, place: tuple[int, int], where: Where, message: str) -> None:
+    def note(self, place: tuple[int, int], where: Where, message: str, *, outside: bool = False) -> None:
         """Note a mistake at a line and column."""
         line, column = place
         name = format_path(where)
-        self.problems[line, column, f"{name}: {message}" if name else message] = None
+        self.problems[line, column, f"{name}: {message}" if name else message] = outside
 
     @contextmanager
     def noting(self) -> Iterator[None]:
@@ -199,8 +203,8 @@ class Document:
 
     @property
     def mistakes(self) -> list[str]:
-        """The noted mistakes, each as `line:column: key: what`, in the order of the file."""
-        in_order = sorted(self.problems, key=lambda problem: problem[:2])
+        """The noted mistakes, each as `line:column: key: what`, in the order of the file; those outside it come last."""
+        in_order = sorted(self.problems, key=lambda problem: (self.problems[problem], problem[:2]))
         return [f"{line}:{column}: {text}" for line, column, text in in_order]
 
     def read(self, raw: bytes) -> None:

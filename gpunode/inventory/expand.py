@@ -104,7 +104,7 @@ def need_file(source: Source, name: str, where: Where, way: str = "") -> Path | 
         what = "is a folder, expected a file" if path.is_dir() else "no such file"
     except OSError as error:  # a folder above it without permission
         what = f"cannot be read: {error.strerror}"
-    source.problem(where, f"{what}: {path}{way}")
+    source.problem(where, f"{what}: {path}{way}", outside=True)
     return None
 
 

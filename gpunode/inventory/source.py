@@ -35,7 +35,7 @@ class Source(Document):
         return f"{self.path}:{line}:{column}: {format_path(where)}"
 
     def stop(self) -> None:
-        """Raise InventoryError with all mistakes noted so far, in the order of the file; return if there are none."""
+        """Raise InventoryError with all mistakes noted so far, as `mistakes` orders them; return if there are none."""
         if self.problems:
             raise InventoryError([f"{self.path}:{mistake}" for mistake in self.mistakes])
 

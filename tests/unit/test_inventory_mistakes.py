@@ -26,6 +26,11 @@ def mistakes(folder: Path, text: str | bytes) -> list[str]:
     return [problem.removeprefix(f"{file}:").strip() for problem in caught.value.problems]
 
 
+def test_a_key_without_its_colon_is_named_at_its_own_line(tmp_path):
+    text = f"defaults:\n  ssh:\n    user: x\n    known_hosts known_hosts\n  driver: auto\n{HOSTS}"
+    assert mistakes(tmp_path, text) == ["4:5: a key without its `:`"]
+
+
 def test_a_file_of_a_newer_format_is_refused_by_that_alone(tmp_path):
     """Its other keys may be right there. A file that names no format, or this one, is read."""
     words = "1:10: version: this file has format 2, for a newer gpunode; this one reads formats up to 1"
@@ -113,7 +118,8 @@ groups:
 
 
 def test_files_that_are_named_must_be_there(tmp_path):
-    """Missing, wrong and swapped key files are found before anything is contacted."""
+    """Missing, wrong and swapped key files are found before anything is contacted. Missing ones are last: of an inventory that was copied
+    elsewhere they are many."""
     (tmp_path / "private.asc").write_text("-----BEGIN PGP PRIVATE KEY BLOCK-----\n")
     (tmp_path / "binary.gpg").write_bytes(b"\x99\x01\x0d\x04")
     messages = mistakes(
@@ -130,8 +136,6 @@ groups:
 """,
     )
     assert messages == [
-        f"2:23: cluster.kubeconfig: no such file: {tmp_path}/none",
-        f"2:47: cluster.plugin.archive: no such file: {tmp_path}/image.tar; `gpunode plugin image` writes one",
         "4:14: defaults.ssh.key: id.pub is the public key; name the private key's file: id",
         f"4:35: defaults.ssh.known_hosts: no such file: {tmp_path}/known; "
         "with host_key_check: strict gpunode could reach no host",
@@ -139,6 +143,8 @@ groups:
         "export the public one: gpg --armor --export",
         f"7:43: defaults.repositories.toolkit.key: {tmp_path}/binary.gpg is no armoured public key; "
         f"convert a binary one: gpg --no-default-keyring --keyring {tmp_path}/binary.gpg --armor --export",
+        f"2:23: cluster.kubeconfig: no such file: {tmp_path}/none",
+        f"2:47: cluster.plugin.archive: no such file: {tmp_path}/image.tar; `gpunode plugin image` writes one",
         f"9:37: groups.g.ssh.key: is a folder, expected a file: {tmp_path}",
     ]
 
@@ -177,7 +183,7 @@ def test_a_password_in_a_repository_address_is_refused_and_not_repeated(tmp_path
 
 
 def test_every_mistake_is_reported_at_once_in_the_order_of_the_file(tmp_path):
-    """Syntax-free files never need a second round: schema, files and contradictions come together."""
+    """Syntax-free files never need a second round: schema, contradictions and, last, files come together."""
     messages = mistakes(
         tmp_path,
         """
@@ -192,12 +198,12 @@ groups:
     places = [line.split(": ")[:2] for line in messages]
     assert places == [
         ["2:11", "cluster.contxt"],
-        ["2:37", "cluster.kubeconfig"],
         ["3:18", "defaults.sudo"],
         ["5:20", "groups.a.hosts[1]"],
         ["5:40", "groups.a.driver"],
         ["6:20", "groups.b.hosts[1]"],
         ["7:33", "groups.c.labels.x"],
+        ["2:37", "cluster.kubeconfig"],
     ]
 
 
