@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 
+from gpunode.cluster.api import Api
 from gpunode.contract.cordons import Cordon
 from gpunode.contract.times import utc
 from gpunode.engine import converge, exit_codes, nodes
@@ -14,7 +15,7 @@ from gpunode.engine.reporter import confirm, progress
 from gpunode.engine.session import Session
 from gpunode.errors import CannotPlan, ClusterError, Refused, UsageError
 from gpunode.links.plugin import cordons
-from gpunode.links.plugin.usage import WHOLE, GpuName, parse_gpu, read_usage
+from gpunode.links.plugin.usage import WHOLE, GpuName, NodeUsage, parse_gpu, read_usage
 from gpunode.model import Plan, StepPlan
 from gpunode.wording import advise, few
 
@@ -77,12 +78,27 @@ def _choose_hosts(session: Session, name: GpuName) -> Sequence[Member]:
         api = nodes.connect(session.inventory)
         node = name.node
         if node is None:
-            there, pods = api.find("Node")[0], api.find("Pod")[0]
-            usages = read_usage(api, session.inventory.cluster.namespace, there, pods)
+            usages = _ask_plugins(session, api)
             node = next((usage.node for usage in usages for gpu in usage.gpus if gpu.uuid == name.uuid), None)
         located = nodes.locate(api, members, seconds=0, notify=progress(session.reporter))
         named = [member for member in located if member.node and member.node.name == node]
     return named if named or name.node else members
+
+
+def _ask_plugins(session: Session, api: Api, only: Sequence[str] | None = None) -> Sequence[NodeUsage]:
+    """The usage of each node, as of `read_usage`."""
+    there, pods = api.find("Node")[0], api.find("Pod")[0]
+    return read_usage(api, session.inventory.cluster.namespace, there, pods, only)
+
+
+def _ask_plugin(session: Session, member: Member, index: str) -> str | None:
+    """The UUID of the GPU with this index, as the plugin of the host's node has it; None if it does not know."""
+    with suppress(ClusterError):
+        api = nodes.connect(session.inventory)
+        (placed,) = nodes.locate(api, [member], seconds=0, notify=progress(session.reporter))
+        for usage in _ask_plugins(session, api, [placed.node.name] if placed.node else []):
+            return next((gpu.uuid for gpu in usage.gpus if gpu.index == index), None)
+    return None
 
 
 def _find_gpu(session: Session, members: Sequence[Member], name: GpuName) -> tuple[Member, str]:
@@ -114,9 +130,15 @@ def _find_gpu(session: Session, members: Sequence[Member], name: GpuName) -> tup
         session.reporter.note(f"{seen[0].host.name} does not list {uuid} now.")
         return seen[0], uuid
     if name.index and len(seen) == 1:
-        assert seen[0].facts
-        there = few([f"{gpu.index} ({gpu.uuid})" for gpu in seen[0].facts.gpus], 16) or "none"
+        facts = seen[0].facts
+        assert facts
+        if facts.smi_error and (lost := _ask_plugin(session, seen[0], name.index)):
+            session.reporter.note(f"{seen[0].host.name}'s driver does not answer. Its plugin lists {lost}.")
+            return seen[0], lost
+        there = few([f"{gpu.index} ({gpu.uuid})" for gpu in facts.gpus], 16) or "none"
         hint = f"Its GPUs: {there}. Name a lost GPU by its whole UUID."
+        if facts.smi_error:
+            hint = f"Its driver does not answer: {facts.smi_error.strip().splitlines()[0]}. Name the GPU by its whole UUID."
         raise Refused(seen[0].host.name, f"{seen[0].host.name} lists no GPU {name.index}", hint=hint)
     names = few([host.name for host in session.hosts], 5)
     raise Refused(

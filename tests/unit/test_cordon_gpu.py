@@ -82,6 +82,26 @@ def test_without_a_cluster_every_host_is_asked(monkeypatch):
     assert len(cordon_gpu._choose_hosts(session, parse_gpu(FIRST))) == 2
 
 
+@pytest.mark.parametrize("index", ["1", "7"])
+def test_where_the_driver_does_not_answer_the_plugin_knows_an_index(monkeypatch, index: str):
+    """As with a library of another version than the driver's: a GPU on such a host is one to cordon."""
+    facts = replace(cases.facts("modern"), gpus=(), smi_error="driver/library version mismatch")
+    member = Member(Host("host-0", Ssh("a")), Outcome("a", "right", facts))
+    node = parse({"metadata": {"name": "node-0", "uid": "0"}})
+    listed = NodeUsage("node-0", (UsedGpu(SECOND, "1", "H100", 0),))
+    monkeypatch.setattr(cordon_gpu.nodes, "connect", lambda _: SimpleNamespace(find=lambda kind: ([], "")))
+    monkeypatch.setattr(cordon_gpu.nodes, "locate", lambda *_, **__: [replace(member, node=node)])
+    monkeypatch.setattr(cordon_gpu, "read_usage", lambda *_: (listed,))
+    session: Any = mock.Mock(hosts=[member.host])
+    name = parse_gpu(f"host-0/{index}")
+    if index == "1":
+        assert cordon_gpu._find_gpu(session, [member], name)[1] == SECOND
+        return
+    with pytest.raises(Refused, match="host-0 lists no GPU 7") as refused:
+        cordon_gpu._find_gpu(session, [member], name)
+    assert "Its driver does not answer: driver/library version mismatch. " in refused.value.hint
+
+
 def test_an_index_that_the_host_does_not_have_names_those_it_has():
     with pytest.raises(Refused, match="host-0 lists no GPU 9") as refused:
         find("host-0/9")
