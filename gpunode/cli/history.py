@@ -166,7 +166,8 @@ def undo(
     with session(dataclasses.replace(common, limit=limit), accepted=yes) as work:
         names = [host.name for host in work.hosts]
         if not recorded.hosts.keys() & {*names}:
-            raise UsageError(
-                f"run {recorded.id} did not touch {few(names, 5)}", hint=f"It has: {few(hosts, 5)}."
-            )
+            hint = f"It has: {few(hosts, 5)}."
+            if did := history.find_change(common.inventory, names):
+                hint = f"The last run that did: `gpunode undo {did} --limit {','.join(names)}`."
+            raise UsageError(f"run {recorded.id} did not touch {few(names, 5)}", hint=hint)
         return undoing.undo(work, recorded, undoing.UndoOptions(yes, size, note=note))

@@ -202,6 +202,8 @@ def top(
 
 def _words(key: str, host: str, seen: "Overview", common: options.InCluster) -> list[str] | str:
     """The gpunode command that a key of `top` shows the output of; or why there is none."""
+    if seen == type(seen)():  # before the first answer
+        return "The hosts are still being read."
     if key == "l":
         return ["show", seen.run.id] if seen.run else "No run of this inventory is recorded on this machine."
     if not host:

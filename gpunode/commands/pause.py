@@ -12,6 +12,7 @@ from gpunode.local import files
 from gpunode.wording import Advice, Command, few
 
 NAMED = 8  # hosts of a batch
+BEGIN = "A run can be paused once its plan is accepted."
 
 
 def pause(reporter: Reporter, inventory: Path, *, cancel: bool) -> int:
@@ -40,8 +41,8 @@ def _where(last: RecordedRun | None, folder: Path) -> str:
         named = [shlex.quote(run.inventory) for run in running]
         return "\n".join(f"A run of another inventory is: `gpunode pause {name}`." for name in named)
     if last and last.not_done:
-        return f"Its last run has ended: `gpunode resume {shlex.quote(last.inventory)}` continues it."
-    return "`gpunode history` lists the runs. Pause a run as the user that began it, on the same machine."
+        return f"Its last run has ended: `gpunode resume {shlex.quote(last.inventory)}` continues it. {BEGIN}"
+    return f"{BEGIN} `gpunode history` lists the runs. Pause a run as the user that began it, on the same machine."
 
 
 def set_pause(run: RecordedRun, *, on: bool) -> str:

@@ -94,8 +94,11 @@ def plan(
     absent = [member for member in missing if member.reason and member.reason.code != ANOTHER_MACHINE]
     stopped = [member.host.name for member in absent if _kubelet_starts(member)]
     if stopped:
+        starts = "This run" if strict else "`gpunode provision`"
         reporter.note(
-            f"The kubelet is down on {few(stopped, NAMED)}: not in the cluster yet. This run starts it, then labels the node and deploys the device plugin."
+            advise(
+                f"The kubelet is down on {few(stopped, NAMED)}: not in the cluster yet. {starts} starts it, then labels the node and deploys the device plugin."
+            )
         )
     strange = [member.host.name for member in absent if not _kubelet_starts(member)]
     if strange:

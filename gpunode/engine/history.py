@@ -267,6 +267,18 @@ def recent(inventory: Path, count: int, *, hosts: Collection[str] | None = None)
     return [runs_folder(inventory) / f"{run.id}.jsonl" for run in islice(runs, count)]
 
 
+def find_change(inventory: Path, hosts: Collection[str]) -> str | None:
+    """The id of the newest run of this inventory that changed one of these hosts, and is no `forget` or undo itself."""
+    return next(
+        (
+            run.id
+            for run in _newest_first(inventory)
+            if not run.options.undo and any(run.hosts[name].made for name in run.hosts.keys() & {*hosts})
+        ),
+        None,
+    )
+
+
 def mean_seconds(inventory: Path) -> dict[str, float]:
     """Mean seconds of a host by phase, over the last runs of this inventory; without phases that none of their hosts had."""
     spent = [

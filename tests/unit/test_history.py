@@ -225,10 +225,15 @@ def test_undo_last_passes_over_runs_that_changed_nothing_and_what_they_kept(
 def test_an_undo_of_hosts_that_the_run_did_not_touch_names_those_it_did(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("inventory.yaml").write_text("groups: {g: {hosts: [a, b]}}\n")
-    made = Record.begin(Path("inventory.yaml"), ["a"], RunOptions())
+    earlier, made = (Record.begin(Path("inventory.yaml"), [name], RunOptions()) for name in ("b", "a"))
     monkeypatch.setattr(undoing, "undo", lambda *_: 0)
     code, text = run("undo", "last", "--limit", "b")
     assert (code, f"run {made.id} did not touch b" in text, "It has: a." in text) == (2, True, True)
+    for record, host in ((earlier, "b"), (made, "a")):
+        record.plans({host: plan(host, RESTART)})
+        record.host(host, "proven", applied=[RESTART])
+    _, text = run("undo", "last", "--limit", "b")
+    assert f"The last run that did: `gpunode undo {earlier.id} --limit b`." in text
     assert run("undo", "last", "--limit", "g")[0] == 0
 
 

@@ -234,6 +234,11 @@ def test_a_key_shows_a_command_that_users_can_repeat(key: str, options: dict[str
     assert (words if isinstance(words, str) else " ".join(words)) == line
 
 
+@pytest.mark.parametrize("key", ["enter", "l"])
+def test_a_key_before_the_first_figures_is_not_answered_as_if_there_were_no_host(key: str):
+    assert _words(key, "", Overview(), InCluster()) == "The hosts are still being read."
+
+
 @pytest.fixture
 def under_way(tmp_path, monkeypatch) -> Record:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
@@ -327,10 +332,11 @@ def test_a_pause_without_a_run_names_what_there_is(under_way: Record, tmp_path):
     under_way.end()
     with pytest.raises(UsageError) as caught:
         pause(cast("Any", None), mine, cancel=False)
-    assert caught.value.hint == f"Its last run has ended: `gpunode resume {mine}` continues it."
+    ended = f"Its last run has ended: `gpunode resume {mine}` continues it."
+    assert caught.value.hint == f"{ended} A run can be paused once its plan is accepted."
     with pytest.raises(UsageError) as caught:
         pause(cast("Any", None), other, cancel=False)
-    assert caught.value.hint.startswith("`gpunode history` lists the runs.")
+    assert caught.value.hint.startswith("A run can be paused once its plan is accepted. `gpunode history` ")
 
 
 @pytest.mark.parametrize(("batch", "shown"), [(2, "pausing after this batch"), (3, "about 1 min left")])

@@ -8,8 +8,10 @@ import shlex
 import ssl
 import sys
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
+from difflib import get_close_matches
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -62,7 +64,7 @@ def choose_context(cluster: Cluster) -> tuple[str, str]:
 def _select(cluster: Cluster) -> tuple[str, str, _Entry, _Entry]:
     """The kubeconfig, the context, and its user and cluster."""
     source = cluster.kubeconfig or os.environ.get("KUBECONFIG") or str(Path.home() / ".kube" / "config")
-    sections, current = _merge(source)
+    sections, current = _merge(source, named=bool(cluster.kubeconfig))
     contexts, users = sections["contexts"], sections["users"]
     context = cluster.context or current or ""
     if context not in contexts:
@@ -203,16 +205,28 @@ def _pair(configuration: Any) -> Iterator[bytes | None]:
         yield localfile.read(Path(file)) if file else None
 
 
-def _merge(source: str) -> tuple[dict[str, dict[str, _Entry]], str | None]:
-    """Per section, the entries of all files of `source` by name; and the first current-context."""
+def _near(path: Path) -> Path | None:
+    """A file beside it with a similar name."""
+    with suppress(OSError):
+        near = get_close_matches(
+            path.name, [each.name for each in path.parent.iterdir() if each.is_file()], 1
+        )
+        return path.with_name(near[0]) if near else None
+    return None
+
+
+def _merge(source: str, *, named: bool) -> tuple[dict[str, dict[str, _Entry]], str | None]:
+    """Per section, the entries of all files of `source` by name; and the first current-context. `named`: by the user, not by default."""
     sections: dict[str, dict[str, _Entry]] = {"contexts": {}, "clusters": {}, "users": {}}
     current: str | None = None
     paths = [localfile.full(name) for name in filter(None, source.split(os.pathsep))]
     files = [(path, data) for path in paths if (data := _read(path)) is not None]
     if not files:
+        near = next(filter(None, map(_near, paths)), None)
+        ways = "Name it in the inventory as cluster.kubeconfig, or with $KUBECONFIG; status, why, run, label and plugin take --kubeconfig."
         raise KubeconfigUnusable(
-            f"no kubeconfig at {source}",
-            hint="Name it in the inventory as cluster.kubeconfig, or with $KUBECONFIG; status, why, run, label and plugin take --kubeconfig.",
+            f"no kubeconfig at {source}: no such file",
+            hint=f"Did you mean {near}?" if near else "" if named else ways,
         )
     for path, data in files:
         for section, entries in sections.items():

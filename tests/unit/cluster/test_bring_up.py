@@ -621,7 +621,10 @@ def test_a_plan_says_what_comes_to_hosts_that_are_no_nodes_yet(api: Api, fake: F
     assert "b: not in the cluster yet. Labels and the device plugin follow" in capsys.readouterr().err
 
 
-def test_a_plan_says_so_where_it_starts_the_kubelet_that_makes_a_host_a_node(api: Api, fake: FakeApi, capsys):
+@pytest.mark.parametrize(("strict", "starts"), [(True, "This run"), (False, "`gpunode provision`")])
+def test_a_plan_says_so_where_it_starts_the_kubelet_that_makes_a_host_a_node(
+    api: Api, fake: FakeApi, capsys, strict: bool, starts: str
+):
     """As with a feature gate that its version does not know: it has joined, and is no node under another name."""
     add_node(fake, "a")
     facts = cases.facts("modern", {})
@@ -630,10 +633,11 @@ def test_a_plan_says_so_where_it_starts_the_kubelet_that_makes_a_host_a_node(api
     change = StepPlan("kubelet", (Service("kubelet.service", "it is not running", restart=True),))
     member = Member(HOSTS[1], Outcome("b", "planned", stopped, plan=Plan("b", (change,))))
 
-    drift.plan(api, INVENTORY, [*seen(HOSTS[:1]), member], report.make(json=False, quiet=True))
+    reporter = report.make(json=False, quiet=True)
+    drift.plan(api, INVENTORY, [*seen(HOSTS[:1]), member], reporter, strict=strict)
 
     said = capsys.readouterr().err
-    assert "The kubelet is down on b: not in the cluster yet. This run starts it, " in said
+    assert f"The kubelet is down on b: not in the cluster yet. {starts} starts it, " in said
     assert "`node:`" not in said
 
 

@@ -102,11 +102,16 @@ def test_the_environment_names_the_kubeconfig(tmp_path, monkeypatch):
     assert kubeconfig.load(Cluster()).server == "https://10.0.0.1:6443"
 
 
-def test_a_missing_kubeconfig_says_where_it_was_looked_for(tmp_path):
-    """The path, and the two ways to name another."""
+def test_a_missing_kubeconfig_says_where_it_was_looked_for(tmp_path, monkeypatch):
+    """The path and, unless the user has just named it, the ways to name another; else a similar name beside it."""
     said = refused(str(tmp_path / "none"))
-    assert f"no kubeconfig at {tmp_path}/none" in said
-    assert "cluster.kubeconfig" in said
+    assert said == f"no kubeconfig at {tmp_path}/none: no such file"
+    (tmp_path / "kubeconfig").touch()
+    said = refused(str(tmp_path / "kubeconfg"))
+    assert said.endswith(f"no such file\n  Did you mean {tmp_path}/kubeconfig?")
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
+    with pytest.raises(ClusterError, match="Name it in the inventory"):
+        kubeconfig.load(Cluster())
 
 
 def test_an_unknown_context_lists_those_there_are(tmp_path):
