@@ -149,9 +149,7 @@ _REASONS: Mapping[Any, Reason] = {  # by nvmlReturn_t
         "container was not started by the nvidia runtime (default runtime, or runtimeClassName: nvidia) with "
         "NVIDIA_VISIBLE_DEVICES=all; restart this pod after the fix",
     ),
-    15: Reason(
-        "gpu-lost", "NVML: GPU is lost; it no longer answers on the PCI bus (Xid 79). Reboot the host"
-    ),
+    15: Reason("gpu-lost", "NVML: GPU is lost; it no longer answers on the PCI bus (Xid 79)"),
     16: Reason("gpu-requires-reset", "NVML: GPU requires reset: nvidia-smi --gpu-reset, or reboot the host"),
     18: Reason(
         "driver-library-mismatch",

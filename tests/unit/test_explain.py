@@ -461,5 +461,7 @@ def test_a_number_of_cuda_is_read_where_the_line_reports_a_failure(text: str, co
 
 def test_the_fix_of_a_lost_gpu_has_the_commands():
     drain = "`kubectl drain n1 --ignore-daemonsets`"
-    first = repair("n1").splitlines()[0]
+    first, *more = repair("n1").splitlines()
     assert first == f"{drain}; on the host `sudo systemctl reboot`; then `kubectl uncordon n1`"
+    assert "reboot" not in "".join(more)  # it is told once
+    assert re.findall(r"drain|reboot|uncordon", meaning("xid 79").command) == ["drain", "reboot", "uncordon"]

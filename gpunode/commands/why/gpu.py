@@ -19,7 +19,7 @@ from gpunode.links.node import Node, parse
 from gpunode.links.node.closed import why_closed
 from gpunode.links.plugin import cordons
 from gpunode.links.plugin.usage import GpuName, NodeUsage, parse_gpu
-from gpunode.wording import few, several
+from gpunode.wording import few, lines, several
 
 
 def why_gpu(session: Session, text: str, *, hosts: bool) -> int:
@@ -43,11 +43,13 @@ def why_gpu(session: Session, text: str, *, hosts: bool) -> int:
     broken = chains.broken_links(judged)
     listed = {each.uuid for member, _ in judged.values() if member.facts for each in member.facts.gpus}
     beside = find_lost_beside(usage, [gpu], listed)
-    problems += [
-        problem
-        for problem in broken.values()
-        if not problem.subject and not (beside and problem.code == SILENT)
-    ]
+    lost = gpu.unhealthy is not None and gpu.unhealthy.code in LOST
+    for problem in broken.values():
+        if lost and problem.code == SILENT:
+            cause = lines((problems[0].cause, f"same fault at link {problem.layer}"))
+            problems[0] = replace(problems[0], cause=cause)
+        elif not problem.subject and not (beside and problem.code == SILENT):
+            problems.append(problem)
     users = [f"{user.pod} ({user.units} {user.resource})" for user in gpu.users or ()]
     state = "not known to be free" if gpu.users is None else "free"
     if users:

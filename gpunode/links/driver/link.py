@@ -14,12 +14,13 @@ from gpunode.links.link import Link, Step, cause_by_plan, fix_by_plan, judge_by_
 from gpunode.links.machine.pci import driven
 from gpunode.model import Facts, Fault, Gpu, KernelModule, Outcome, Verdict
 from gpunode.planning.versions import branch_of
-from gpunode.wording import Advice, Command, page
+from gpunode.wording import Advice, Command, lines, page
 
 UNMANAGED = "`driver: none` leaves the driver to you: install it or load its module; reboot if module and library differ."
 SILENT = "gpus-silent"  # verdict's code: NVML lists or reaches fewer GPUs than the bus has
 LOST = ("gpu-lost", "gpu-unreachable", "xid-79")  # codes of a GPU that has left the bus
 ON_HOST = ("reboot", "reset-gpu", "reset-fabric")  # actions whose command is one
+DRAIN = "Drain the node, then reboot the host."  # explain's words for these commands
 
 
 def repair(node: str, code: str = "gpu-lost") -> str:
@@ -32,8 +33,9 @@ def repair(node: str, code: str = "gpu-lost") -> str:
         assert meaning
     fix, other = meaning.next, meaning.alternative
     if meaning.action in ON_HOST:
-        commands = f"`kubectl drain {node} --ignore-daemonsets`; on the host `sudo {meaning.command}`; then `kubectl uncordon {node}`"
-        fix = f"{commands}\n{fix}"
+        command = "systemctl reboot" if meaning.action == "reboot" else meaning.command
+        commands = f"`kubectl drain {node} --ignore-daemonsets`; on the host `sudo {command}`; then `kubectl uncordon {node}`"
+        fix = lines((commands, fix.removeprefix(DRAIN).strip()))
     return f"{fix} If {other.condition}: {other.next}" if other else fix
 
 
@@ -60,7 +62,7 @@ def judge_module(outcome: Outcome, seen: Facts) -> Verdict:
         return Verdict.broken(
             "module",
             f"{owner} holds the GPUs, not nvidia",
-            f"nvidia cannot bind to them: when it loads, the kernel logs “NVRM: GPU … is already bound to {owner}”",
+            f"nvidia cannot bind to the GPUs: when it loads, the kernel logs “NVRM: GPU … is already bound to {owner}”",
             fix_by_plan(outcome, "module", by_hand, "nouveau", "driver"),
         )
     loaded = seen.modules.get("nvidia")
@@ -164,6 +166,7 @@ def judge_nvml(outcome: Outcome, seen: Facts) -> Verdict:
         fix = fix_by_plan(outcome, "NVML", repair(node_name(outcome, seen)), "driver")
         meaning = explain(error)
         lost = meaning is not None and meaning.code in LOST
+        error = error.partition(".  Reboot the system")[0]  # the fix has it
         error += " (nvidia-smi names only the first lost GPU)" if lost and len(driven(seen.pci)) > 1 else ""
         return Verdict.broken("NVML", error, why, fix, SILENT if lost else "")
     expected = driven(seen.pci)
