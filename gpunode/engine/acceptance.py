@@ -309,9 +309,12 @@ def _report(
     reporter.rows("acceptance", GPU_COLUMNS, rows)
     documents = [each.document for each in accepted.values() if each.document]
     _note_silent(
-        [gpu.not_measured for each in documents for gpu in each.gpus], "Not measured on", "GPU", reporter
+        [gpu.not_measured for each in documents for gpu in each.gpus],
+        "could not be measured",
+        "GPU",
+        reporter,
     )
-    _note_silent([each.not_measured_tools for each in documents], "Not run on", "host", reporter)
+    _note_silent([each.not_measured_tools for each in documents], "did not run", "host", reporter)
     whole = {gpu.name for each in documents for gpu in each.gpus if gpu.shape == "whole" and not gpu.error}
     unproven = sorted(name for name in whole if (model := find_model(name)) and not model.measured)
     if unproven:
@@ -340,7 +343,9 @@ def _note_silent(reasons: Sequence[Mapping[str, str]], what: str, noun: str, rep
         for why in dict.fromkeys(each.values())
     )
     for (why, names), count in groups.items():
-        reporter.note(f"{what} {several(count, noun)}: {', '.join(names)}: {why}.")
+        *first, last = names
+        named = f"{', '.join(first)} and {last}" if first else last
+        reporter.note(f"{named} {what} on {several(count, noun)}: {why}.")
 
 
 def exclude_failed(members: Members, accepted: Mapping[str, Acceptance]) -> Members:

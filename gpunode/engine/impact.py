@@ -138,7 +138,7 @@ def add_to_fix(fix: str, member: Member, *, clustered: bool = True) -> str:
     elif hit:
         whom = f"disturbs {few(hit, 3)}"
     else:
-        whom = "" if disturbed.pods is None else "disturbs no pod"
+        whom = "" if disturbed.pods is None else "disturbs none of your pods"
     text = "; ".join(filter(None, ("" if commands[0].does else what, whom)))
     if not text:
         return fix

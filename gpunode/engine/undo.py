@@ -167,10 +167,8 @@ def _containers(mine: Journal, made: Iterable[Change], facts: Facts) -> Iterable
     units = {unit for name, each in runtimes.RUNTIMES.items() if name != "docker" for unit in each.UNITS}
     configured = units & {entry.unit for entry in mine if entry.path}
     if configured and impact.removed_toolkit(facts, made):
-        why = (
-            "those that use NVIDIA's runtime cannot be stopped until the next reboot: the runtime is removed"
-        )
-        yield Left("irreversible", "running containers", why)
+        why = "they cannot be stopped before the next reboot, because the runtime is removed"
+        yield Left("irreversible", "containers of NVIDIA's runtime", why)
 
 
 def _take_back(
@@ -396,7 +394,7 @@ def _restore(
         return Left(
             "kept",
             path,
-            f"the original sets the feature gate {gate}, and this kubelet does not start with it",
+            f"stays as gpunode wrote it: the kubelet does not start with the original (feature gate {gate})",
         )
     mode = 0o644 if first.mode is None else first.mode
     why = f"as before {_name(run)}"

@@ -174,7 +174,7 @@ def plan_lines(host: ShownHost, width: int, *, diff: bool | None) -> Iterator[Pa
             yield from ("   ", ("disturbs   ", "dim"), f"   {sentence(host.disturbs)}\n")
         yield from _notes(host, 0)
     elif not host.problem:
-        broken = ("✗ broken, with nothing to change\n", "red")
+        broken = ("✗ broken; gpunode cannot repair this\n", "red")
         state = broken if host.status == "broken" else (f"= {ENDS[host.undo]}\n", "dim")
         yield from (f" {host.name:<{width}}  ", state)
         yield from _notes(host, width)

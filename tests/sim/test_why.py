@@ -114,7 +114,10 @@ def test_the_broken_link_is_named_by_the_host_and_its_fix_says_what_it_disturbs(
     assert codes(done) == ["runtime"]
     (reason,) = of_kind(done, "reason")
     assert reason["what"].startswith("link `runtime` of host p100-1 is broken: /etc/docker/daemon.json ")
-    assert " --limit p100-1   # disturbs no pod\nit will change /etc/docker/daemon.json; " in reason["fix"]
+    assert (
+        " --limit p100-1   # disturbs none of your pods\nit will change /etc/docker/daemon.json; "
+        in reason["fix"]
+    )
 
     spec = {"nodeName": "p100-1", "containers": [{"name": "c", "image": "registry.example/none:1"}]}
     client(demo).ask("POST", JOBS, {"kind": "Pod", "metadata": {"name": "unpulled"}, "spec": spec})

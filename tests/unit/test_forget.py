@@ -157,7 +157,7 @@ def kinds(aim: forget.Aim, seen: Facts) -> list[type[Change]]:
 
 def test_containers_that_outlive_nvidias_runtime_are_named():
     outcome = forget.plan_host(HOST, forget.Aim(tuple(RUNTIME)), there(nvidia_container_toolkit="2"))
-    assert outcome.left == (Left("irreversible", "running containers", STUCK),)
+    assert outcome.left == (Left("irreversible", "containers of NVIDIA's runtime", STUCK),)
 
 
 def test_the_records_alone_go_where_the_software_is_kept():

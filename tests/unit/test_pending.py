@@ -7,7 +7,7 @@ import pytest
 
 from gpunode.errors import Problem
 from gpunode.links.pod import fit, pending
-from gpunode.links.pod.pending import Waiting, judge, reasons, suspects
+from gpunode.links.pod.pending import Waiting, judge, largest, reasons, suspects
 
 GPU, MIG, SLICED = "nvidia.com/gpu", "nvidia.com/mig-1g.5gb", "nvidia.com/gpu.shared"
 Object = dict[str, Any]
@@ -105,8 +105,8 @@ UNBOUND = "0/1 nodes are available: pod has unbound immediate PersistentVolumeCl
         pytest.param(Waiting(pod(nodeSelector=H100), [node("n1", labels={"accelerator": "nvidia-tesla-p100"})], ()), ["selector"], "n1: accelerator=nvidia-tesla-p100", id="another model"),
         pytest.param(Waiting(pod(nodeSelector=H100), [node("n1")], ()), ["selector"], "gpunode label --accelerator", id="no model is labelled"),
         pytest.param(Waiting(pod(nodeSelector=H100), [node("n1")], (), models={"n1": "nvidia-h100-80gb"}), ["selector"], "gpunode label --accelerator` labels the nodes with", id="a model that is there"),
-        pytest.param(Waiting(pod(nodeSelector=H100), [node("n1")], (), models={"n1": "nvidia-tesla-p100"}), ["selector"], "to a model that is there: nvidia-tesla-p100", id="a model that no node has"),
-        pytest.param(Waiting(pod(nodeSelector={"accelerator": "NVIDIA-H100-80GB"}), [node("n1")], (), models={"n1": "nvidia-h100-80gb"}), ["selector"], "has the labels that it requires: accelerator=NVIDIA-H100-80GB n1: nvidia-h100-80gb Change nodeSelector", id="a model in capitals"),
+        pytest.param(Waiting(pod(nodeSelector=H100), [node("n1")], (), models={"n1": "nvidia-tesla-p100"}), ["selector"], "Select a model that you have (nvidia-tesla-p100), and run", id="a model that no node has"),
+        pytest.param(Waiting(pod(nodeSelector={"accelerator": "NVIDIA-H100-80GB"}), [node("n1")], (), models={"n1": "nvidia-h100-80gb"}), ["selector"], "has the labels that it requires: accelerator=NVIDIA-H100-80GB n1: nvidia-h100-80gb No node has the label accelerator", id="a model in capitals"),
         pytest.param(Waiting(pod(affinity=affinity(("Exists", []))), [node("n1")], (), models=P100), ["selector"], "gpunode label --accelerator` labels the nodes with", id="any model, and no label"),
         pytest.param(Waiting(pod(affinity=affinity(("NotIn", H100.values())), nodeSelector={"zone": "b"}), [node("n1")], (), models=P100), ["selector"], "Correct nodeSelector", id="a zone, and any model but one"),
         pytest.param(Waiting(pod(affinity=affinity(("In", H100.values()), ("Exists", []))), [node("n1")], (), models=P100), ["selector"], "gpunode label --accelerator` labels the nodes with", id="a model, or any"),
@@ -151,6 +151,29 @@ def test_who_cordoned_a_node_is_told_as_the_api_server_has_it():
     (problem,) = judge(Waiting(pod(), [node("n1", unschedulable=True, managed=[entry])], ()))
 
     assert problem.cause == "cordoned by kubectl-cordon at 2026-11-26T00:12:00Z"
+
+
+def test_a_cordon_of_a_client_without_a_name_is_told_without_one():
+    field = {"f:spec": {"f:unschedulable": {}}}
+    entry = {"manager": "unknown", "time": "2026-11-26T00:12:00Z", "fieldsV1": field}
+
+    (problem,) = judge(Waiting(pod(), [node("n1", unschedulable=True, managed=[entry])], ()))
+
+    assert problem.cause == "cordoned at 2026-11-26T00:12:00Z; the cluster does not record by whom"
+
+
+def test_who_asks_for_too_many_is_told_what_is_wrong_with_the_largest_nodes():
+    cluster = [node("n1"), node("n2", unschedulable=True), node("n3", 2, unschedulable=True)]
+    broken = {"n1": Problem("library", "link `library` of host n1 is broken")}
+
+    (problem,) = judge(Waiting(pod(gpus=8), cluster, (), wrong=broken))
+
+    assert largest(pod(gpus=8), cluster) == ["n1", "n2"]
+    assert problem.cause.splitlines() == [
+        "n1, n2: 4 each",
+        "n2 is cordoned",
+        "link `library` of host n1 is broken: see `gpunode why node n1`",
+    ]
 
 
 def test_who_tainted_a_node_is_told_as_the_api_server_has_it():

@@ -607,7 +607,10 @@ def test_a_host_without_changes_says_which_link_is_broken(capsys):
     words = f"NVML is broken, see `gpunode verify`: {lost}"
     human, told = make(json=False, quiet=True), make(json=True, quiet=True)
     human.plans(outcomes)
-    assert capsys.readouterr().out == f" a  ✗ broken, with nothing to change\n    {words}\n b  = up to date\n"
+    assert (
+        capsys.readouterr().out
+        == f" a  ✗ broken; gpunode cannot repair this\n    {words}\n b  = up to date\n"
+    )
     human.summary(outcomes)
     assert capsys.readouterr().err.endswith(": 1 broken, 1 up to date\n")
     told.plans(outcomes)

@@ -173,7 +173,7 @@ RELOADED = KernelModule("of another version before run r1; no process uses the G
 NVIDIA = there(("nvidia",)).modules
 LOAD = KernelModule(WHY, load=("nvidia", "nvidia_uvm", "nvidia_modeset"))
 DRIVER, TOOLKIT = "libnvidia-ml1", "nvidia-container-toolkit"
-STUCK = "those that use NVIDIA's runtime cannot be stopped until the next reboot: the runtime is removed"
+STUCK = "they cannot be stopped before the next reboot, because the runtime is removed"
 
 
 def older(name: str) -> Packages:
@@ -400,7 +400,7 @@ SOFTWARE = [
         RUNTIME,
         there(nvidia_container_toolkit="2"),
         removed(TOOLKIT),
-        irreversible("running containers", STUCK),
+        irreversible("containers of NVIDIA's runtime", STUCK),
     ),
     case(
         [file("/etc/docker/daemon.json", None, "2", unit=DOCKER), package(TOOLKIT, None, "2")],

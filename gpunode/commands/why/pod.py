@@ -74,7 +74,9 @@ def _why_pending(cluster: Cluster, pod: Object) -> list[Problem]:
     unlabelled = pending.unlabelled(pod, cluster.nodes)
     asked = cluster.usage(unlabelled) if len(unlabelled) <= ASKED else ()
     models = {usage.node: accelerator(usage.gpus[0].name) for usage in asked if usage.gpus}
-    waiting = Waiting(pod, cluster.nodes, cluster.pods, claims, why_fewer(cluster, names), models)
+    largest = pending.largest(pod, cluster.nodes)[:ASKED]
+    wrong = why_fewer(cluster, names) | why_fewer(cluster, largest, ready=False)
+    waiting = Waiting(pod, cluster.nodes, cluster.pods, claims, wrong, models)
     return group_nodes(pending.judge(waiting))
 
 

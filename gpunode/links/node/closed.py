@@ -10,6 +10,7 @@ from gpunode.links.node.link import judge_node
 from gpunode.wording import advise, lines
 
 NOT_READY, CORDONED = "node-not-ready", "cordoned"  # codes
+UNNAMED = "unknown"  # the API server's manager of a client without a name (apimachinery, util/managedfields)
 
 
 def why_closed(item: Object) -> Iterator[Problem]:
@@ -30,8 +31,10 @@ def why_closed(item: Object) -> Iterator[Problem]:
     if problem := judge_node(ready, unproven=True).problem:
         owner = node.cordoned_by
         moment, manager = changed_by(item, "f:spec", "f:unschedulable")
-        who = f"by gpunode, {owner}" if owner else f"by {manager}" if manager else ""
+        known = bool(owner) or manager not in ("", UNNAMED)
+        who = f"by gpunode, {owner}" if owner else f"by {manager}" if known else ""
         by = " ".join(filter(None, ("cordoned", who, moment and f"at {moment}")))
+        by += "" if known else "; the cluster does not record by whom"
         lift: str = (
             cordon.FOLLOW
             if owner

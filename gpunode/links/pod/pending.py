@@ -139,7 +139,7 @@ def judge(waiting: Waiting) -> list[Problem]:
         lambda: _gates(pod),
         lambda: _names(pod, places),
         lambda: _claims(waiting),
-        lambda: _sizes(pod, places),
+        lambda: _sizes(waiting, places),
         lambda: _selector(waiting, places),
         lambda: _nodes(waiting, places),
         lambda: _in_use(waiting, places),
@@ -267,24 +267,38 @@ def _claims(waiting: Waiting) -> Iterator[Problem]:
             )
 
 
-def _sizes(pod: Object, places: Sequence[_Place]) -> Iterator[Problem]:
-    """More than any node has, even if all of its GPUs worked."""
-    for name, count in _gpus(pod).items():
-        sizes = {
-            place.node.name: place.node.resources[name].capacity
-            for place in places
-            if name in place.node.resources
-        }
-        most = max(sizes.values(), default=0)
-        if not 0 < most < count or any(place.fewer and not place.beyond for place in places):
-            continue
-        largest = [node for node, size in sizes.items() if size == most]
+def largest(pod: Object, nodes: Sequence[Object]) -> list[str]:
+    """Nodes with the most of a resource of which the pod asks for more: the advice names them."""
+    return [
+        place.node.name for *_, most in _too_small(pod, _places(Waiting(pod, nodes, ()))) for place in most
+    ]
+
+
+def _sizes(waiting: Waiting, places: Sequence[_Place]) -> Iterator[Problem]:
+    """More than any node has, even if all of its GPUs worked; with what else is wrong with the largest nodes."""
+    for name, most, there in _too_small(waiting.pod, places):
+        named = few([place.node.name for place in there], NAMED)
+        wrong = [problem.what for place in there for problem in why_closed(place.item)]
+        wrong += [
+            f"{waiting.wrong[node].what}: see `gpunode why node {node}`"
+            for node in (place.node.name for place in there)
+            if node in waiting.wrong
+        ]
         yield Problem(
             "too-many",
             f"no node has more than {most} {name}",
-            cause=f"{few(largest, NAMED)}: {most}" + (" each" if len(largest) > 1 else ""),
+            cause=lines((f"{named}: {most}" + (" each" if len(there) > 1 else ""), *wrong)),
             fix=f"Ask for at most {most} in a pod, which runs on one node; split larger work into several pods.",
         )
+
+
+def _too_small(pod: Object, places: Sequence[_Place]) -> Iterator[tuple[str, int, list[_Place]]]:
+    """Each resource of which no node has enough, with the most that a node has, and these nodes."""
+    for name, count in _gpus(pod).items():
+        having = [place for place in places if name in place.node.resources]
+        most = max((place.node.resources[name].capacity for place in having), default=0)
+        if 0 < most < count and not any(place.fewer and not place.beyond for place in places):
+            yield name, most, [place for place in having if place.node.resources[name].capacity == most]
 
 
 def _able(places: Sequence[_Place]) -> list[_Place]:
@@ -314,8 +328,8 @@ def _selector(waiting: Waiting, places: Sequence[_Place]) -> Iterator[Problem]:
     fix: str = f"Correct nodeSelector or affinity of the pod, or label a node; `kubectl get nodes {shows}` lists them."
     if other:
         fix = advise(
-            f"Change nodeSelector or affinity of the pod to a model that is there: {', '.join(alike)}. "
-            "`gpunode label --accelerator` then labels the nodes."
+            f"No node has the label accelerator yet. Select a model that you have ({', '.join(alike)}), "
+            "and run `gpunode label --accelerator` once."
         )
     elif any(_is_selected_with(pod, place, models[place.node.name]) for place in able if models):
         fix = advise("`gpunode label --accelerator` labels the nodes with their model.")

@@ -449,6 +449,15 @@ def test_a_healthy_gpu_beside_a_lost_one_is_fine_and_the_lost_one_is_named(
     assert [each["code"] for each in read(why("gpu", "n1/0", "--json"))[1]] == ["gpus-silent"]
 
 
+def test_a_lost_gpu_has_one_cause_which_names_its_hosts_link(why: Why, fake: FakeApi, monkeypatch):
+    add_node(fake, "n1", 1, labels=GPU_NODE)
+    use(monkeypatch, NodeUsage("n1", (gpu("GPU-2b", unhealthy=Reason("gpu-lost", "GPU is lost")),)))
+    silent = Problem("gpus-silent", "link `NVML` of host n1 is broken", fix="Reboot.", layer="NVML")
+    monkeypatch.setattr(chains, "broken_links", lambda *_: {"n1": silent})
+    (reason,) = read(why("gpu", "n1/0", "--json"))[1]
+    assert (reason["code"], reason["evidence"]) == ("gpu-lost", ["same fault at link NVML"])
+
+
 def test_a_gpu_that_nobody_lists_is_looked_for_in_the_acceptances(why: Why, fake: FakeApi, monkeypatch):
     add_node(fake, "n1", 1, labels=GPU_NODE)
     stamp = Stamp("quick", "accepted", 0.0, 1.0, "615", "6.1", "", ("GPU-gone", "GPU-1"))
@@ -547,10 +556,10 @@ def test_the_command_of_a_fix_can_be_pasted_and_says_what_it_interrupts():
     command = Advice(Command("provision", "--limit n1"))
     assert (
         impact.add_to_fix(command, member)
-        == "gpunode provision --limit n1   # restart of containerd; disturbs no pod"
+        == "gpunode provision --limit n1   # restart of containerd; disturbs none of your pods"
     )
     more = impact.add_to_fix(Advice(Command("provision", "--limit n1", "restart containerd")), member)
-    assert more == "gpunode provision --limit n1   # disturbs no pod\nit will restart containerd"
+    assert more == "gpunode provision --limit n1   # disturbs none of your pods\nit will restart containerd"
     reboot = replace(outcome, disturbs=replace(restart, what=Disturbance(reboot=True)))
     sentence = impact.add_to_fix(advise("Then `gpunode provision`."), replace(member, outcome=reboot))
     assert sentence == "Then `gpunode provision`. (reboot; disturbs ml/a)"
