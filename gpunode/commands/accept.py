@@ -50,7 +50,10 @@ def _accept_nodes(session: Session, level: str) -> dict[str, Acceptance]:
     namespace = inventory.cluster.namespace
     claims = rights.of_claims(namespace) if any(host.allocation == "dra" for host in session.hosts) else ()
     rights.demand(api, (*rights.of_proof(namespace), *rights.LABELS, *claims))
-    return acceptance.accept(api, inventory, members, level, reporter, notify)
+    ended = acceptance.accept(api, inventory, members, level, reporter, notify)
+    if api.simulated:
+        reporter.note("These hosts are simulated: their figures are invented, and are no GPU's.")
+    return ended
 
 
 def _summarize(session: Session, ended: Mapping[str, Acceptance], level: str) -> int:

@@ -481,7 +481,9 @@ class Page:
             **self._view,
             "tables": [_without_empty(table) for table in self._view["tables"]],
             "causes": causes(cards),
-            "cause": "cause"
+            "cause": ""
+            if not any(card.cause for card in cards)
+            else "cause"
             if any(card.links or card.result or card.style == "red" for card in cards)
             else "changes",
             "happened": " ".join(filter(None, (happened, fix, f"`{self.resume}` continues.")))
