@@ -249,8 +249,8 @@ def _read(result: NodeResult, reference: str, node: Node, state: Status | Proble
 def _keep(
     api: Api | None, records: Path, member: Member, acceptance: Acceptance, reporter: Reporter
 ) -> tuple[Stamp | None, str]:
-    """Write the record on this machine, and its stamp on the node; the stamp and the file. A host without figures keeps what it had,
-    and one with a standard acceptance that still holds keeps that where a quick run passes."""
+    """Write the record on this machine, and its stamp on the node; the stamp, and the file or "". A host without figures keeps
+    what it had, and one with a standard acceptance that still holds keeps that where a quick run passes."""
     if acceptance.document is None or acceptance.verdict == "skipped":
         return None, ""
     stamp = acceptance.stamp(member.host.accept_valid, required=member.host.accept_required)
@@ -261,7 +261,7 @@ def _keep(
         return earlier, ""
     stamp = stamp.with_earlier(earlier)
     path = path_of(records, member.host.name, member.node)
-    new = path.with_name(f".{path.name}")
+    new, written = path.with_name(f".{path.name}"), str(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         with os.fdopen(os.open(new, os.O_CREAT | os.O_TRUNC | os.O_WRONLY, 0o600), "w") as file:
@@ -269,14 +269,15 @@ def _keep(
         new.replace(path)
     except OSError as error:
         reporter.problem(Problem("", f"{path}: the record cannot be written: {error.strerror}"))
+        written = ""
     if api is None or member.node is None:
-        return stamp, str(path)
+        return stamp, written
     try:
         api.merge("Node", member.node.name, {"metadata": {"annotations": {ACCEPTED: stamp.text()}}})
     except ClusterError as error:
         what = f"the acceptance could not be noted on node {member.node.name}: {error.message}"
         reporter.problem(Problem("", what, fix=error.hint), member.host.name)
-    return stamp, str(path)
+    return stamp, written
 
 
 def _report(

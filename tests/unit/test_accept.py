@@ -381,7 +381,7 @@ class Rows:
     def note(self, text: str) -> None:
         self.notes.append(text)
 
-    def problem(self, problem: Problem, host: str) -> None: ...
+    def problem(self, problem: Problem, host: str | None = None) -> None: ...
 
 
 def test_hosts_without_kubernetes_are_accepted_and_their_record_is_read_again(tmp_path, monkeypatch):
@@ -423,12 +423,16 @@ def test_hosts_without_kubernetes_are_accepted_and_their_record_is_read_again(tm
     ]
 
 
-@pytest.mark.parametrize("measured", [False, True])
-def test_figures_are_said_to_be_recorded_only_where_they_are(measured: bool, tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+@pytest.mark.parametrize(("measured", "writable"), [(False, True), (True, True), (True, False)])
+def test_figures_are_said_to_be_recorded_only_where_they_are(
+    measured: bool, writable: bool, tmp_path, monkeypatch
+):
+    state = tmp_path / "state"
+    state.mkdir() if writable else state.write_text("no folder")
+    monkeypatch.setenv("XDG_STATE_HOME", str(state))
     session = Visits(a={"output": dumps(host(1)), "error": ""} if measured else Unreachable("a", "no answer"))
     acceptance.accept_on_hosts(cast("Session", session), "standard")
-    assert any("are recorded in" in note for note in session.reporter.notes) == measured
+    assert any("are recorded in" in note for note in session.reporter.notes) == (measured and writable)
 
 
 def test_thresholds_that_no_real_gpu_has_shown_are_called_unproven(tmp_path, monkeypatch):
