@@ -133,6 +133,12 @@ class Checkout:
         return [file for file in self.files if fnmatch(file, pattern)]
 
 
+@functools.cache
+def read_checkout(root: Path) -> Checkout:
+    """One for all processes of a run: grimp's threads stay behind in the first, and a fork that builds a graph would wait for them."""
+    return Checkout(root)
+
+
 class Passed:
     """Notes which files of tests pass, and keeps those from running that did."""
 
@@ -143,7 +149,7 @@ class Passed:
             config.cache,
             config.option.unchanged == "run",
         )
-        self._checkout = Checkout(config.rootpath)
+        self._checkout = read_checkout(config.rootpath.resolve())
         self._contents = self._checkout.contents()
         words = [str(word) for word in config.invocation_params.args if "--unchanged=" not in str(word)]
         self._run = repr((sys.version, platform.platform(), os.geteuid(), words)).encode()

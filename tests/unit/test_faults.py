@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.unchanged import Checkout
+from tests.unchanged import read_checkout
 
 ROOT = Path(__file__).parents[2]
 
@@ -20,6 +20,6 @@ def test_each_fault_fits_its_file_once_and_names_a_test():
 def test_a_fault_is_among_the_inputs_of_the_tests_that_catch_it():
     """So `make check` runs them again."""
     pytest.importorskip("grimp")
-    checkout = Checkout(ROOT)
+    checkout = read_checkout(ROOT.resolve())
     for fault in yaml.safe_load((ROOT / "bench/faults.yaml").read_text()):
         assert fault["file"] in checkout.inputs(fault["tests"].partition("::")[0]), fault["id"]
