@@ -90,8 +90,10 @@ def test_a_share_is_measured_within_its_limit(driver):
         "/",
     )
     key = 0xCBF29CE484222325
-    for byte in f"/sys/fs/cgroup{'' if cgroup == '/' else cgroup}".encode():
+    for byte in f"/sys/fs/cgroup{cgroup}".encode():
         key = (key ^ byte) * 0x100000001B3 % 2**64
+    if cgroup == "/":  # perhaps of a namespace, where the folder's own number is its name
+        key = Path("/sys/fs/cgroup").stat().st_ino
     document = measure_all(driver, facts={f"gpus.0.limits.{key:x}": f"0,{600 << 20}"})
     (gpu,) = document.gpus
     assert (gpu.error, gpu.shape, gpu.memory_mib) == (None, "shared", 600)

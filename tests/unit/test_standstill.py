@@ -129,7 +129,11 @@ def test_only_the_operator_pauses_a_run(
     waiting = member(REBOOT)
     assert waiting.outcome
     waits(work.End("ml/train", waiting.outcome))
-    run = Run(*cast("Any", (None, None, SimpleNamespace(lost=lost), SimpleNamespace(set=set_), {}, True)))
+    run = Run(
+        *cast(
+            "Any", (None, None, SimpleNamespace(lost=lost), SimpleNamespace(set=set_, continues=""), {}, True)
+        )
+    )
     after = prepared(waiting, run.stopped)
     assert after.reason
     assert (after.reason.code, exit_codes.of_run([after])) == (code, ends)

@@ -36,7 +36,7 @@ def repair(node: str, code: str = "gpu-lost") -> str:
         command = "systemctl reboot" if meaning.action == "reboot" else meaning.command
         commands = f"`kubectl drain {node} --ignore-daemonsets`; on the host `sudo {command}`; then `kubectl uncordon {node}`"
         fix = lines((commands, fix.removeprefix(DRAIN).strip()))
-    return f"{fix} If {other.condition}: {other.next}" if other else fix
+    return f"{fix}{'' if fix.endswith('.') else '.'} If {other.condition}: {other.next}" if other else fix
 
 
 def node_name(outcome: Outcome, seen: Facts) -> str:

@@ -491,7 +491,7 @@ def test_a_gpu_that_is_reserved_for_a_pod_is_not_called_unhealthy(
     publish(fake, "a", status(reserved=(RESERVED,), lost=(XID,)), annotation=annotation)
     (node,) = nodes.fetch(api)
     worse = capacity.why_not(api, node, 4, NS)
-    assert "reboot the host" in judge_offer(node, 4, worse).fix, "more is wrong than that"
+    assert "systemctl reboot" in judge_offer(node, 4, worse).fix, "more is wrong than that"
 
 
 def test_pods_that_the_kubelet_does_not_name_are_found_by_their_uid(api: Api, fake: FakeApi):
