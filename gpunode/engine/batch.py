@@ -1,10 +1,11 @@
 """One batch of hosts, from their accepted plans to their proof: no work lost, all rounds, the node and its GPUs back."""
 
+import queue
 import signal
 import threading
 import time
 from collections.abc import Callable, Collection, Generator, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from types import FrameType
@@ -315,15 +316,21 @@ class Interrupt:
         self.continues = continues
         self._reporter, self._begun = reporter, begun
         self._before: Any = None
+        # A handler may not print: it can interrupt the print of another line, within its lock.
+        self._notes: queue.SimpleQueue[str] = queue.SimpleQueue()
+        self._printer = threading.Thread(target=self._print, name="interrupt", daemon=True)
 
     def __enter__(self) -> "Interrupt":
         if threading.current_thread() is threading.main_thread():
+            self._printer.start()
             self._before = signal.signal(signal.SIGINT, self._on_sigint)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if self._before is not None:
             signal.signal(signal.SIGINT, self._before)
+            self._notes.put("")
+            self._printer.join()
         if kind is KeyboardInterrupt and (hosts := self._begun()):
             first = f"Unfinished: {few(hosts, NAMED)}; cordoned nodes stay cordoned."
             self._reporter.note(lines((first, self.continues), " "))
@@ -332,6 +339,11 @@ class Interrupt:
         if self.set:
             raise KeyboardInterrupt
         self.set = True
-        self._reporter.note(
+        self._notes.put(
             "Interrupted: hosts already started are finished, no other is started. Press Ctrl-C again to exit now and leave them unfinished."
         )
+
+    def _print(self) -> None:
+        while text := self._notes.get():
+            with suppress(OSError):  # the run's next line meets it, too, and says so
+                self._reporter.note(text)
