@@ -124,8 +124,8 @@ def show_plan(
 def _note_rights(session: Session, api: Api, *, run: bool) -> None:
     """Note how many rights a provision needs that this user lacks: a plan needs fewer."""
     with suppress(ClusterError):
-        needed = nodes.rights_to_provision(api, session.inventory, proves=run)
-        if missing := rights.find_missing(api, needed):
+        now, later = nodes.rights_of_run(api, session.inventory, proves=run, deploys=True)
+        if missing := rights.find_missing(api, (*now, *later)):
             count = several(len(missing), "right")
             text = f"To provision, this user lacks {count}: `gpunode provision` lists them before any change."
             session.reporter.note(advise(text))

@@ -35,6 +35,7 @@ from gpunode.links.pod import vectoradd
 from gpunode.links.pod.requests import published_target, target
 from gpunode.links.pod.vectoradd import NodeResult
 from gpunode.model import Event, ExpectedGpus, Inventory, OnEvent, Outcome
+from gpunode.planning.mig import matches
 from gpunode.wording import advise, few, several
 
 PROGRAM = ("-m", "gpunode.accept", "--json", "--level")
@@ -163,9 +164,12 @@ def _count(expected: ExpectedGpus | None, taken: Taken) -> str:
         return ""
     gpus = taken.document.gpus
     count = expected.count - taken.cordoned
-    if len(gpus) >= count or any(gpu.shape == "mig" for gpu in gpus):
+    fitting = [gpu for gpu in gpus if matches(expected.model, gpu.name)]
+    others = len(gpus) - len(fitting)
+    if (len(fitting) >= count and not others) or any(gpu.shape == "mig" for gpu in gpus):
         return ""
-    return f"{len(gpus)} of {several(count, 'GPU')} are there"
+    named = several(count, f"{expected.model} GPU".lstrip())
+    return f"{len(fitting)} of {named} are there{f', {others} of another model' if others else ''}"
 
 
 def _read_states(api: Api, inventory: Inventory, members: Sequence[Member]) -> dict[str, Status | Problem]:

@@ -60,14 +60,14 @@ def rights_to_deploy(api: Api, inventory: Inventory) -> tuple[rights.Right, ...]
     return (*rights.of_objects(fit(api, spec_of(inventory).manifests), fit(api, surplus)), *owners)
 
 
-def rights_to_provision(api: Api, inventory: Inventory, *, proves: bool) -> tuple[rights.Right, ...]:
-    """All rights that a run needs, and `verify` and `status` after it. `proves`: with pods."""
+def rights_of_run(
+    api: Api, inventory: Inventory, *, proves: bool, deploys: bool
+) -> tuple[tuple[rights.Right, ...], tuple[rights.Right, ...]]:
+    """The rights that a run needs at once, and those that it needs later or `verify` and `status` after it. `proves`: with pods; `deploys`: the
+    plugin."""
     namespace = inventory.cluster.namespace
-    return (
-        *rights.of_run(namespace, proves=proves),
-        *rights_to_deploy(api, inventory),
-        *rights.of_reading(namespace),
-    )
+    later = rights_to_deploy(api, inventory) if deploys else ()
+    return rights.of_run(namespace, proves=proves), (*later, *rights.of_reading(namespace))
 
 
 def name_rights(inventory: Inventory, error: ClusterError) -> ClusterError:

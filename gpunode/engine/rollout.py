@@ -91,10 +91,7 @@ def connect(session: Session, *, proves: bool, deploys: bool) -> Api | None:
     if session.inventory.cluster.plugin is None:
         return None
     api = nodes.connect(session.inventory)
-    namespace = session.inventory.cluster.namespace
-    later = nodes.rights_to_deploy(api, session.inventory) if deploys else ()
-    # The grant is for `verify` and `status` after the run, too.
-    rights.demand(api, rights.of_run(namespace, proves=proves), (*later, *rights.of_reading(namespace)))
+    rights.demand(api, *nodes.rights_of_run(api, session.inventory, proves=proves, deploys=deploys))
     return api
 
 

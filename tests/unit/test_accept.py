@@ -448,18 +448,29 @@ def test_thresholds_that_no_real_gpu_has_shown_are_called_unproven(tmp_path, mon
     assert sources == {"NVIDIA H100 80GB HBM3": False, "Tesla T4": True}
 
 
-def test_seven_of_eight_gpus_are_no_accepted_host(tmp_path, monkeypatch):
-    """Where the inventory says eight; those that pass are accepted, but the record does not count."""
+@pytest.mark.parametrize(
+    ("expected", "why"),
+    [
+        (ExpectedGpus(8), "7 of 8 GPUs are there"),
+        (ExpectedGpus(8, "H100"), "7 of 8 H100 GPUs are there"),
+        (ExpectedGpus(7, "H200"), "0 of 7 H200 GPUs are there, 7 of another model"),
+        (ExpectedGpus(7, "h100"), ""),
+    ],
+)
+def test_other_gpus_than_the_inventory_says_are_no_accepted_host(
+    tmp_path, monkeypatch, expected: ExpectedGpus, why: str
+):
+    """Those that pass are accepted, but the record does not count."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     session = Visits(seven={"output": dumps(host(1, count=7)), "error": ""})
-    session.hosts = tuple(replace(each, gpus=ExpectedGpus(8)) for each in session.hosts)
+    session.hosts = tuple(replace(each, gpus=expected) for each in session.hosts)
     ended = acceptance.accept_on_hosts(cast("Session", session), "standard")["seven"]
-    assert [(problem.code, problem.what) for problem in ended.problems] == [
-        ("gpus-missing", "7 of 8 GPUs are there")
-    ]
+    assert [(problem.code, problem.what) for problem in ended.problems] == [("gpus-missing", why)] * bool(why)
     stamp = ended.stamp(DAY)
-    assert (stamp.verdict, len(stamp.uuids), stamp.failed) == ("failed", 7, ())
-    assert stamp.why_void(now=stamp.at, driver="", kernel="", uuids=stamp.uuids) == "the host failed it"
+    assert (stamp.verdict, len(stamp.uuids), stamp.failed) == ("failed" if why else "accepted", 7, ())
+    assert stamp.why_void(now=stamp.at, driver="", kernel="", uuids=stamp.uuids) == (
+        "the host failed it" if why else ""
+    )
 
 
 def test_a_host_alone_is_compared_with_the_records_of_others(tmp_path, monkeypatch):
