@@ -24,7 +24,7 @@ LEFT = (
     r"file /run/gpunode/.*",
     r"file /run/cdi/nvidia\.yaml",  # until the next boot
     r"file /usr/lib/modules/[^/]+/modules\.dep",  # depmod's
-    r"file /var/lib/kubelet/device-plugins/kubelet_internal_checkpoint",
+    r"file /var/lib/kubelet/device-plugins/\.?kubelet_internal_checkpoint",
     r"file /var/log/pods/.*",
     r"file /proc/.*",  # processes and times
 )
