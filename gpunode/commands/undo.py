@@ -22,7 +22,7 @@ from gpunode.engine.cluster_diff import ClusterPlan
 from gpunode.engine.estimate import report_costs
 from gpunode.engine.fleet import Planner, Visit
 from gpunode.engine.member import PAUSED, Members
-from gpunode.engine.record import BEGUN, Progress, RecordedRun, RunOptions
+from gpunode.engine.record import Progress, RecordedRun, RunOptions
 from gpunode.engine.reporter import Moment, Reporter
 from gpunode.engine.session import Session
 from gpunode.errors import Refused
@@ -58,9 +58,7 @@ def undo(session: Session, recorded: RecordedRun, options: UndoOptions) -> int:
     began, by = Moment(rfc3339(recorded.began)), recorded.by or "an older gpunode"
     reporter.note(f"Undoes run {run_id}: began {began}, by {by}, of {recorded.inventory}.{options.note}")
     for name, visit in session.visits.items():
-        progress = recorded.hosts.get(name)
-        changed = progress is not None and (progress.made or progress.state in BEGUN)
-        visit.choose_planner = partial(_choose_planner, run_id, bool(changed))
+        visit.choose_planner = partial(_choose_planner, run_id, recorded.has_changed(name))
     api = rollout.connect(session, proves=False, deploys=False)
     hosts = rollout.plan_hosts(
         session,

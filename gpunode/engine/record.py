@@ -181,6 +181,12 @@ class RecordedRun:
         planned = begun and any(self.planned.get(name) for name in (*begun, CLUSTER))
         return not self.version or bool(planned or self.marks or self.in_state(*BEGUN))
 
+    def has_changed(self, host: str) -> bool:
+        """Whether it made changes on the host, or may have: it was cut off before it had noted which."""
+        progress = self.hosts.get(host)
+        planned = self.planned.get(host) or not self.version
+        return progress is not None and bool(progress.made or (progress.state in BEGUN and planned))
+
     @property
     def not_done(self) -> tuple[str, ...]:
         """The hosts to continue with. An undo changes the cluster's objects last: killed before its end it owes them, with all hosts."""

@@ -13,7 +13,7 @@ from gpunode.engine.chain import FAULTS, judge_host, stop_at_broken
 from gpunode.links.plugin.link import judge_image
 from gpunode.model import Outcome
 from gpunode.sim import faults
-from gpunode.sim.host import hosts, kinds, systemd
+from gpunode.sim.host import apt, hosts, kinds, systemd
 from gpunode.sim.host.machine import ContainerNow, RuntimeNow
 from tests.sim.fleets import Fleet, serving
 
@@ -46,6 +46,18 @@ def test_a_bare_host_becomes_right(fleet: Fleet, done: dict[str, Outcome], name:
     assert (outcome.status, outcome.problem) == ("changed", None)
     assert not outcome.plan
     assert [gpu.uuid for gpu in outcome.facts.gpus] == [gpu.uuid for gpu in fleet.states[name].machine().gpus]
+
+
+@pytest.mark.parametrize("name", GOOD)
+def test_what_a_run_installed_can_be_installed_again(fleet: Fleet, done: dict[str, Outcome], name: str):
+    """By its version, as an undo of an undo does."""
+    state = fleet.states[name]
+    kernel, packages = state.machine().kernel, state.now().packages
+    versions = {each: package.version for each, package in packages.items() if each != "kubelet"}
+    assert {
+        each: apt.candidate(each, version, nvidia=True, kernel=kernel, pins=())
+        for each, version in versions.items()
+    } == versions
 
 
 def test_each_gpu_gets_the_driver_that_fits_it(done: dict[str, Outcome]):

@@ -177,6 +177,22 @@ def test_a_run_changed_something_unless_it_ended_before_the_first_change(of: dic
 
 
 @pytest.mark.parametrize(
+    ("of", "changed"),
+    [
+        ({"planned": {"a": (0,)}, "hosts": {"a": Progress("changed", 0)}}, True),
+        ({"planned": {"b": (0,)}, "hosts": {"a": Progress("changed", 0)}}, False),  # cut off before its proof
+        ({"hosts": {"a": Progress("changed", 0)}, "version": ""}, True),
+        ({"planned": {"a": (0,)}, "hosts": {"a": Progress("proven", 0, made=(0,))}}, True),
+        ({"planned": {"a": (0,)}, "hosts": {"a": Progress("proven", 0)}}, False),
+        ({}, False),
+    ],
+)
+def test_a_run_changed_a_host_if_it_had_changes_for_it_and_began_them(of: dict[str, Any], changed: bool):
+    recorded = RecordedRun("4f1c", "inventory.yaml", 0, RunOptions(), version="1.0")
+    assert replace(recorded, **of).has_changed("a") is changed
+
+
+@pytest.mark.parametrize(
     ("later", "passed"),
     [
         ([("forget", {"a": "forgotten"})], ["a `forget`"]),

@@ -58,6 +58,9 @@ def versions(name: str, pattern: str, *, nvidia: bool, kernel: str) -> tuple[str
         return ("6.1.115-1",) if name.removeprefix("linux-headers-") in known else ()
     if name in DISTRIBUTION:
         return (DISTRIBUTION[name],)
+    exact = EXACT.match(pattern)
+    if nvidia and exact and _is_part(name) and not ARCHIVE.get(name, "").startswith(exact[0]):
+        return (f"{exact[0]}-1",)
     if name in ARCHIVE:
         return (ARCHIVE[name],)
     if not nvidia:
@@ -74,7 +77,6 @@ def versions(name: str, pattern: str, *, nvidia: bool, kernel: str) -> tuple[str
     meta = meta or re.fullmatch(r"(?:lib)?nvidia-[a-z\d-]+?-(\d{3})(?:-open)?", name)  # Ubuntu's parts
     if meta is None:
         return ()
-    exact = EXACT.match(pattern)
     release = exact[0] if exact and exact[0].count(".") else None
     if meta[1]:
         return (f"{release or RELEASES.get(int(meta[1]), '')}-1",) if int(meta[1]) in RELEASES else ()
@@ -117,6 +119,13 @@ def _debian(version: str, open_module: bool) -> Iterator[str]:
     yield "nvidia-smi" if int(version[:3]) < 580 else "nvidia-driver-cuda"
     yield "nvidia-kernel-open-dkms" if open_module else "nvidia-kernel-dkms"
     yield "nvidia-driver"
+
+
+def _is_part(name: str) -> bool:
+    """Whether NVIDIA's repository for Debian has it, in any driver's version."""
+    return any(
+        name in _debian(version, open_module) for version in ("570", "580") for open_module in (False, True)
+    )
 
 
 def _ubuntu(version: str, open_module: bool) -> Iterator[str]:
