@@ -52,6 +52,14 @@ def settled(client: Client, name: str) -> Any:
     return node if len(node["spec"].get("taints", [])) == 2 else None
 
 
+def test_an_update_leaves_a_namespaces_finalizers(client: Client):
+    """A real one does so, too; else an object that an undo made again would differ from its manifest for ever."""
+    made = {"kind": "Namespace", "apiVersion": "v1", "metadata": {"name": "n"}}
+    for item in (made | {"spec": {"finalizers": ["kubernetes"]}}, made):
+        _, answer = client.apply(item, "/api/v1/namespaces/n")
+        assert answer["spec"] == {"finalizers": ["kubernetes"]}
+
+
 def test_a_watch_tells_what_came_and_went_for_its_selector(client: Client):
     """An object that comes to match is ADDED, one that no longer does is DELETED."""
     where = "/api/v1/namespaces/default/configmaps"

@@ -47,8 +47,8 @@ def _place(store: Store, item: Object) -> None:
 
 def _namespace(_store: Store, item: Object, before: Object | None) -> None:
     item["metadata"].setdefault("labels", {})["kubernetes.io/metadata.name"] = item["metadata"]["name"]
+    item["spec"] = before["spec"] if before else {"finalizers": ["kubernetes"]}  # no update changes them
     if before is None:
-        item["spec"] = {"finalizers": ["kubernetes"]}
         item["status"] = {"phase": "Active"}
 
 
