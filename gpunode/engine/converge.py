@@ -33,7 +33,7 @@ from gpunode.model import (
     Service,
 )
 from gpunode.packages import hint_of
-from gpunode.wording import advise
+from gpunode.wording import advise, moment
 
 ROUNDS = 3
 LOCKED = advise("Wait for that run to end, then repeat this command. `gpunode abort` ends that run.")
@@ -144,7 +144,7 @@ def _apply(
         elif kind == "locked":
             raise Refused(
                 host.name,
-                f"{message['by']} has been changing this host since {_clock(message['since'])}",
+                f"{message['by']} has been changing this host since {moment(message['since'])}",
                 hint=LOCKED,
             )
         elif kind == "unknown":
@@ -186,7 +186,7 @@ def abort(visit: Visit, emit: OnEvent) -> Ended:
     ended = Ended()
     for message in visit.ask(wire.abort_job()):
         if message["type"] == "aborting":
-            ended = Ended(message["by"], _clock(message["since"]), message["doing"])
+            ended = Ended(message["by"], moment(message["since"]), message["doing"])
             emit(Event("stage", visit.host.name, f"ending the apply of {ended.by}: {ended.doing}"))
         elif message["type"] == "failed":
             back = [f"restored {path}" for path in message["restored"]]
@@ -245,7 +245,7 @@ def _messages(
                     yield message
                 else:
                     return
-            emit(Event("stage", visit.host.name, f"confirm {message['unit']} over a new connection"))
+            emit(Event("progress", visit.host.name, f"confirm {message['unit']} over a new connection"))
             visit.close()
             job, archives = wire.follow_job(run, confirms), ()
         except Unreachable as error:
@@ -287,10 +287,6 @@ def _reboot(visit: Visit, run: str, boot_id: str, emit: OnEvent) -> tuple[Facts,
         f"it did not come back within {REBOOT_SECONDS / 60:.0f} minutes of its reboot",
         hint=advise("Check its console; then run `gpunode provision` again."),
     )
-
-
-def _clock(since: float) -> str:
-    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(since))
 
 
 def _probe(visit: Visit) -> Facts:

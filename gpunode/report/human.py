@@ -24,7 +24,7 @@ from gpunode.report.plain import Part, indent, lines, one_line, plain
 from gpunode.report.plans import failure, group_alike, group_failures, plan_lines, summary_text
 from gpunode.report.runs import cell_text, group_rows
 from gpunode.report.terminal import PROBE, Line, Live, screen, step_of, to_text, wrap
-from gpunode.wording import without_name
+from gpunode.wording import lasting, several, without_name
 
 MANY = 8  # rows; more are shown in less detail
 CHAINS = 3  # hosts; of more, those whose chain holds have a line each
@@ -43,6 +43,7 @@ ASKED = ("batch", "gate")  # tables that belong to a plan
 REPEATED = ("object", "vectoradd")  # of a run: objects as planned, GPUs whose proof follows
 PROVEN = ("passed", "not covered")
 WAIT, AGAIN = re.compile(r"^waiting for |\b\d+ of \d+ "), 60.0  # a wait's messages; seconds between two
+CHANGES = "changes"  # of which a log has a line a minute, too
 PIPED = 100  # assumed columns of a file or a pipe
 WRITTEN = {
     "answer": chains.answer,
@@ -75,7 +76,7 @@ class Human:
         self._start = time.monotonic()
         self._visited = 0  # hosts
         self._known: dict[str, Outcome] = {}  # how each host stands
-        # Host -> of which wait a message was shown last, and when; without a terminal.
+        # Host -> of which wait a message was shown last, and when; in a log.
         self._waits: dict[str | None, tuple[object, float]] = {}
         self._causes: dict[tuple[str, str, str], str] = {}  # of a broken link -> the first host
         self._messages: dict[str | None, str] = {}  # host -> the last one
@@ -101,29 +102,35 @@ class Human:
             self._live.event(event)
         elif self._err.is_terminal and not event.host and not self._quiet:
             self._line.show(event.message)
-        elif not self._quiet and event.type != "progress":
-            if self._repeats(event) or event.message == PROBE or event.data.get("batches") == 1:
-                return  # the question had all that it says
+        elif not self._quiet and (text := self._piped(event)):
             where = f"{event.host}  " if event.host else ""
-            self._err_print((f" {where}{step_of(event)}{event.message}\n", "dim"))
+            self._err_print((f" {where}{text}\n", "dim"))
 
-    def _repeats(self, event: Event) -> bool:
-        """True if this is one more of a wait's messages, less than a minute after the last that was shown, or the last message again."""
-        same = self._messages.get(event.host) == event.message
-        self._messages[event.host] = event.message
-        if not WAIT.search(event.message):
-            self._waits.pop(event.host, None)
-            return same
-        now, wait = time.monotonic(), event.data.get("wait")
-        before, shown = self._waits.get(event.host, (None, -AGAIN))
-        if before == wait and now - shown < AGAIN:
-            return True
-        self._waits[event.host] = wait, now
-        return False
+    def _piped(self, event: Event) -> str:
+        """What a log gets of an event: stages, and of a wait or of a host's changes a line a minute; of changes no first one."""
+        host, text, wait = event.host, event.message, event.data.get("wait")
+        now, first = time.monotonic(), -AGAIN
+        if event.type in ("change", "progress"):
+            text = self._messages.get(host, "") if event.type == "progress" else f"{step_of(event)}{text}"
+            wait, first = CHANGES, now
+        same = self._messages.get(host) == text
+        self._messages[host] = text
+        if wait != CHANGES and not WAIT.search(text):
+            self._waits.pop(host, None)
+            only = event.data.get("batches") == 1  # of which the question had all that it says
+            return "" if same or only or text == PROBE else text
+        before, shown = self._waits.get(host, (wait, first))
+        shown = shown if before == wait else first
+        due = now - shown >= AGAIN
+        self._waits[host] = wait, now if due else shown
+        return text if due else ""
 
     def outcome(self, outcome: Outcome) -> None:
         if self._live is not None:
             self._live.outcome(outcome)
+        elif outcome.status == "changed" and not self._quiet and not self._err.is_terminal:
+            made = several(len(outcome.applied), "change")
+            self._err_print(f" {outcome.host}  ", ("✓", "green"), f" {made} in {lasting(outcome.seconds)}\n")
 
     def plans(self, outcomes: Sequence[Outcome], *, diff: bool | None = None) -> None:
         if self._brief:

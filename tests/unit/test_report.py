@@ -1063,6 +1063,30 @@ def test_without_a_terminal_a_wait_is_a_line_a_minute(capsys, monkeypatch):
     ]
 
 
+def test_a_log_has_a_line_for_each_changed_host_and_a_minute_of_its_changes(capsys, monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr(human, "time", mock.Mock(monotonic=lambda: now[0]))
+    report = make(json=False, quiet=False)
+    for seconds, kind, text, data in (
+        (0, "change", "write a file", {"n": 0, "of": 3}),
+        (1, "change", "install the driver", {"n": 1, "of": 3}),
+        (59, "progress", "unpacking", {"percent": 40}),
+        (61, "progress", "setting up", {"percent": 80}),
+        (62, "progress", "setting up", {"percent": 90}),
+        (63, "stage", "reboot", {}),
+        (64, "stage", "probe", {}),
+    ):
+        now[0] = seconds
+        report.event(Event(kind, "a", text, data))
+    report.outcome(Outcome("a", "changed", seconds=70, applied=(Reboot("why"),)))
+    report.outcome(Outcome("b", "right", seconds=1))
+    assert capsys.readouterr().err.splitlines() == [
+        " a  2/3 install the driver",
+        " a  reboot",
+        " a  ✓ 1 change in 70 s",
+    ]
+
+
 def test_hosts_that_fail_alike_are_one_entry_where_there_are_many(capsys):
     """Their names as ranges, without what differs between them; the host that fails otherwise has its own."""
     failures = [
