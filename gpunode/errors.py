@@ -33,7 +33,7 @@ import re
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from gpunode.wording import about, lines
+from gpunode.wording import about, brief, lines
 
 LONGEST, WORD = 2000, 300  # characters of a line of a message, and of a word in it
 NO_RIGHTS = "no-rights"  # code of what a user may not do, in the cluster or on a host
@@ -102,7 +102,9 @@ class GpunodeError(Exception):
         return self.problem.fix
 
     def __str__(self) -> str:
-        return f"{self.message}\n  {self.hint}" if self.hint else self.message
+        hint = brief(self.hint)
+        hint = hint if hint is self.hint else hint.replace("\n", "\n  ")  # else a here-document, to paste
+        return f"{self.message}\n  {hint}" if hint else self.message
 
 
 class UsageError(GpunodeError):

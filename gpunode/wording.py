@@ -4,6 +4,7 @@ import difflib
 import itertools
 import math
 import re
+import time
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -43,6 +44,21 @@ class Advice(str):
     def on(self, inventory: str) -> str:
         """The sentence with this inventory, already quoted, in each command."""
         return "".join(part.on(inventory) if isinstance(part, Command) else part for part in self.parts)
+
+
+class Folded(str):
+    """A text for programs and files; people are shown `brief` in its place."""
+
+    brief: str
+
+    def __new__(cls, text: str, brief: str) -> "Folded":
+        made = super().__new__(cls, text)
+        made.brief = brief
+        return made
+
+
+def brief(text: str) -> str:
+    return text.brief if isinstance(text, Folded) else text
 
 
 COMMAND = re.compile(
@@ -206,6 +222,11 @@ def several(number: int, noun: str) -> str:
 def lasting(seconds: float) -> str:
     """`20 s`, `30 min`: a time limit, rounded up; from two minutes in minutes."""
     return f"{math.ceil(seconds)} s" if seconds < 120 else f"{math.ceil(seconds / 60)} min"
+
+
+def moment(seconds: float) -> str:
+    """`2026-11-27 21:04 CET`: a time here, as all screens and pages show it."""
+    return time.strftime("%Y-%m-%d %H:%M %Z", time.localtime(seconds))
 
 
 def few(items: Sequence[str], most: int) -> str:

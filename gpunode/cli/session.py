@@ -156,7 +156,7 @@ def session(
         with open_session(inventory, hosts, reporter, forks=common.forks, password=password) as work:
             yield work
     except GpunodeError as error:  # it goes past the report
-        _name_rights(inventory, error)
+        _name_rights(inventory, error, whole=common.json)
         if path != options.usual():
             error.problem = report.with_inventory(error.problem, path)
         for page in pages:
@@ -172,13 +172,15 @@ def session(
                 ) from error
 
 
-def _name_rights(inventory: "Inventory", error: GpunodeError) -> None:
-    """Let an error of a missing right name all that are missing."""
+def _name_rights(inventory: "Inventory", error: GpunodeError, *, whole: bool) -> None:
+    """Let an error of a missing right name all that are missing; `whole`: with what is folded for people."""
     from gpunode.engine import nodes
 
     if isinstance(error, ClusterError):
         named = nodes.name_rights(inventory, error)
         error.problem, error.exit_code = named.problem, named.exit_code
+    if whole:
+        error.problem = replace(error.problem, fix=str(error.problem.fix))
 
 
 def _password() -> "Password":

@@ -10,7 +10,7 @@ from gpunode.cluster import lease
 from gpunode.cluster.api import Api, side_by_side
 from gpunode.cluster.api.kinds import KINDS, Object
 from gpunode.errors import NO_RIGHTS, ClusterError, HttpError
-from gpunode.wording import page, several
+from gpunode.wording import Folded, page, several
 
 REVIEWS, WHO = "SelfSubjectAccessReview", "SelfSubjectReview"
 UNKNOWN = "USER"  # a name to replace
@@ -222,17 +222,17 @@ def lacks(missing: Sequence[Right], outcome: str = "", user: str = UNKNOWN) -> C
     whom = "" if user != UNKNOWN else ", with the user's name for USER"
     absent = [scope for scope in scopes if scope and scope not in EXISTING]  # perhaps
     made = "".join(f"kubectl get namespace {name} || kubectl create namespace {name}\n" for name in absent)
-    names, count, listed = name_all(missing), several(len(missing), "right"), ""
+    names, count = name_all(missing), several(len(missing), "right")
     message = f"the Kubernetes API does not let this user {', '.join(names)}{outcome}"
-    if len(names) > NAMED:  # the roles below name them all
-        message = f"{outcome.lstrip(': ')}{outcome and ': '}{whose} lacks {count}"
-        listed = "".join(["Missing:\n", *(f"  {line}\n" for line in sum_up(missing))])
-    error = ClusterError(
-        message,
-        hint=f"{listed}An administrator of the cluster grants this{whom}:\n{made}kubectl apply -f - <<'END'\n{objects}\nEND\n"
-        f"All that gpunode may need, for `provision` too: {page('safety#rights')}",
-        code=NO_RIGHTS,
+    hint = (
+        f"An administrator of the cluster grants this{whom}:\n{made}kubectl apply -f - <<'END'\n{objects}\nEND\n"
+        f"All that gpunode may need, for `provision` too: {page('safety#rights')}"
     )
+    if len(names) > NAMED:
+        message = f"{outcome.lstrip(': ')}{outcome and ': '}{whose} lacks {count}"
+        roles = f"Roles for an administrator to apply: {page('safety#rights')}. --json prints a manifest of exactly these rights."
+        hint = Folded(hint, "\n".join(("Missing:", *(f"  {line}" for line in sum_up(missing)), roles)))
+    error = ClusterError(message, hint=hint, code=NO_RIGHTS)
     error.exit_code = EXIT
     return error
 

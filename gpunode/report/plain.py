@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import IO, Any, NoReturn, TypeAlias
 
 from gpunode.agent.redaction import redact
+from gpunode.wording import brief
 
 Part: TypeAlias = str | tuple[str, str]  # text with its style; a line's last part ends with a newline
 
@@ -44,8 +45,8 @@ def one_line(text: str) -> str:
 def indent(text: str, margin: str) -> Iterator[str]:
     """The lines of a text, each plain, behind the margin; those of a here-document from column 0, with the commands
     before it: a shell reads its end only there."""
-    inside, script = False, "<<'END'\n" in text
-    for line in lines(text):
+    inside, script = False, "<<'END'\n" in brief(text)
+    for line in lines(brief(text)):
         inside |= script and line.startswith("kubectl ")
         yield line if inside else f"{margin}{line}"
         inside &= line != "END"

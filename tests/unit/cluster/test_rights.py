@@ -141,9 +141,13 @@ def test_many_missing_rights_are_counted_as_the_roles_name_them():
     refused = rights.lacks(many, ": nothing was changed", "ops")
     assert refused.message == "nothing was changed: user ops lacks 10 rights"
     assert all(f"[r{number}]" in refused.hint for number in range(5))
-    assert refused.hint.splitlines()[1] == "  cluster: get/list r0, r1, r2, r3, r4"
-    named = rights.lacks([*many, Right("get", "pods.x.io/log", "ml")]).hint.splitlines()
-    assert named[2] == "  namespace ml: get pods/log"
+    assert str(rights.lacks([*many, Right("get", "pods.x.io/log", "ml")])).splitlines() == [
+        "this user lacks 11 rights",
+        "  Missing:",
+        "    cluster: get/list r0, r1, r2, r3, r4",
+        "    namespace ml: get pods/log",
+        "  Roles for an administrator to apply: `gpunode help safety#rights`. --json prints a manifest of exactly these rights.",
+    ]
     assert rights.lacks(many).message == "this user lacks 10 rights"
     assert rights.lacks(many[:2]).message == "the Kubernetes API does not let this user get/list r0"
 
