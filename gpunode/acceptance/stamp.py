@@ -1,7 +1,6 @@
 """An acceptance in short: its verdict, what it was for, and until when it counts. What a node's annotation has."""
 
 import json
-import time
 from collections.abc import Collection
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
@@ -9,7 +8,7 @@ from typing import Literal, TypeAlias
 
 from gpunode.contract.times import DAY, is_ahead, utc
 from gpunode.contract.typed import read
-from gpunode.wording import few, several
+from gpunode.wording import few, moment, several
 
 KIND, VERSION = "gpunode-acceptance", 1
 
@@ -44,8 +43,7 @@ class Stamp:
         if self.verdict == "failed":
             return f"{few(self.failed, 2) or 'the host'} failed it"
         if self.is_ahead(now):
-            date = time.strftime("%Y-%m-%d", time.gmtime(self.at))
-            return f"it is dated {date}, which is in the future: check the clocks of this computer and of the measuring computer"
+            return f"it is dated {moment(self.at)}, which is in the future: check the clocks of this computer and of the measuring computer"
         if now >= self.until:
             return f"it ran out {describe_age(now - self.until)}"
         if driver and driver != self.driver:
@@ -82,18 +80,19 @@ class Stamp:
         return replace(self, uuids=(*self.uuids, *kept), until=until)
 
     def describe(self, now: float) -> str:
-        """`accepted 3 days ago (standard), valid until 2026-12-25`."""
+        """`accepted 3 days ago (standard), valid until 2026-12-25 12:00 CET`."""
         when = f"{describe_age(now - self.at)} ({self.level})"
         if self.verdict == "failed":
             return f"not accepted {when}"
-        return f"accepted {when}, valid until {time.strftime('%Y-%m-%d', time.gmtime(self.until))}"
+        return f"accepted {when}, valid until {moment(self.until)}"
 
 
 def describe_age(seconds: float) -> str:
-    """`3 days ago`, `5 hours ago`, `just now`."""
-    for size, noun in ((DAY, "day"), (3600.0, "hour"), (60.0, "minute")):
-        if seconds >= size:
-            return f"{several(int(seconds // size), noun)} ago"
+    """`3 days ago`, `5 h ago`, `12 min ago`, `just now`."""
+    if seconds >= DAY:
+        return f"{several(int(seconds // DAY), 'day')} ago"
+    if seconds >= 60.0:
+        return f"{int(seconds // 3600)} h ago" if seconds >= 3600.0 else f"{int(seconds // 60)} min ago"
     return "just now"
 
 

@@ -52,7 +52,7 @@ def _accept_nodes(session: Session, level: str) -> dict[str, Acceptance]:
     rights.demand(api, (*rights.of_proof(namespace), *rights.LABELS, *claims))
     ended = acceptance.accept(api, inventory, members, level, reporter, notify)
     if api.simulated:
-        reporter.note("These hosts are simulated: their figures are invented, and are no GPU's.")
+        reporter.note("These hosts are simulated: all figures are invented.")
     return ended
 
 
@@ -62,11 +62,7 @@ def _summarize(session: Session, ended: Mapping[str, Acceptance], level: str) ->
     good = counts["accepted"] + counts["partly"]
     hosts = len(session.hosts)
     text = f"{good} of {several(hosts, 'host')} accepted ({level})"
-    failed = [
-        f"{host} ({few(list(dict.fromkeys(problem.code for problem in each.problems)), 2)})"
-        for host, each in ended.items()
-        if each.verdict == "failed"
-    ]
+    failed = [host for host, each in ended.items() if each.verdict == "failed"]
     parts = [
         text,
         f"{counts['partly']} of them in part: GPUs are in use" if counts["partly"] else "",

@@ -8,6 +8,7 @@ from dataclasses import asdict
 from datetime import datetime, timezone
 from pathlib import Path
 
+from gpunode.acceptance.stamp import describe_age
 from gpunode.engine import history, record
 from gpunode.engine.phases import PHASES
 from gpunode.engine.plan_file import PlanFile, write_options
@@ -19,7 +20,7 @@ from gpunode.local import files
 from gpunode.wording import several
 
 COLUMNS = ("run", "command", "resumes", "undoes", "began", "took", "by", "inventory", "hosts", "result", "ended", "version", "question", "answer")  # fmt: skip
-SHORT = 18  # characters of an inventory's path in the list
+SHORT = 15  # characters of an inventory's path in the list
 GATE = ("gate", "hosts", "status", "seconds", "output")
 RECORDED = ("host", "state", "why", "seconds", "changes")
 REVIEWED = ("host", "why", "disturbed", "disturbs", "changes")
@@ -100,7 +101,7 @@ def _row(run: RecordedRun, *, whole: bool) -> tuple[object, ...]:
         known.command or command,
         text(known.resumes or ""),
         text(known.undo or ""),
-        Moment(rfc3339(run.began)),
+        (Moment if whole else Ago)(rfc3339(run.began)),
         Duration(round(max(0.0, end - run.began), 3)),
         text(run.by),
         run.inventory if whole else ShortPath(run.inventory),
@@ -111,6 +112,16 @@ def _row(run: RecordedRun, *, whole: bool) -> tuple[object, ...]:
         text(run.asked),
         text(run.answered),
     )
+
+
+class Ago(Moment):
+    """For people `2 h ago`, which takes less room."""
+
+    __slots__ = ()
+
+    def __str__(self) -> str:
+        text = str.__str__(self)
+        return text and describe_age(time.time() - datetime.fromisoformat(text).timestamp())
 
 
 class ShortPath(str):

@@ -23,7 +23,7 @@ from gpunode.engine import nodes
 from gpunode.engine.accepted import CODE, folder, newest, path_of
 from gpunode.engine.fleet import Visit
 from gpunode.engine.member import Member, Members
-from gpunode.engine.reporter import Celsius, Figure, ForPrograms, Moment, Names, Reasons, Reporter
+from gpunode.engine.reporter import Celsius, Codes, Figure, ForPrograms, Moment, Names, Reasons, Reporter
 from gpunode.engine.session import Session
 from gpunode.errors import ClusterError, Problem
 from gpunode.host import wire
@@ -298,7 +298,7 @@ def _report(
     for member in members:
         acceptance, node = accepted[member.host.name], member.node.name if member.node else ""
         for judgement in acceptance.judgements:
-            gpu, codes = judgement.gpu, Names(problem.code for problem in judgement.problems)
+            gpu, codes = judgement.gpu, Codes(problem.code for problem in judgement.problems)
             values = [getattr(gpu.measured, name) for name in FIGURES.values()]
             figures = [None if value is None else Figure(value) for value in values]
             degrees = gpu.measured.temperature_c

@@ -3,7 +3,6 @@
 import fcntl
 import json
 import math
-import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -35,7 +34,7 @@ from gpunode.errors import GpunodeError, UnexpectedAnswer, UsageError
 from gpunode.host import answers
 from gpunode.local.files import runs_folder
 from gpunode.model import Title
-from gpunode.wording import Advice, Command, about, advise, few, several
+from gpunode.wording import Advice, Command, about, advise, few, moment, several
 
 
 def is_running(run: RecordedRun) -> bool:
@@ -241,8 +240,7 @@ def find_taken_back(inventory: Path, hosts: Collection[str], changed: Collection
                 settled.add(name)
                 continue
             if progress.state in ("undone", FORGOTTEN):
-                day = time.strftime("%-d %b", time.localtime(progress.since))
-                back.setdefault(name, f"{progress.state} {day}")
+                back.setdefault(name, f"{progress.state} {moment(progress.since)}")
                 reverted.add((name, run.options.undo or ""))
             elif progress.made or progress.state in {*BEGUN, *RIGHT}:
                 back.pop(name, None)

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from gpunode.errors import Problem
 from datetime import datetime
 
-from gpunode.wording import few
+from gpunode.wording import few, moment
 
 
 class Reporter(Protocol):
@@ -204,6 +204,15 @@ class Reasons(dict[str, str]):
         return ""
 
 
+class Codes(tuple[str, ...]):
+    """People do not see them."""
+
+    __slots__ = ()
+
+    def __str__(self) -> str:
+        return ""
+
+
 class Names(tuple[str, ...]):
     """For people the first of them."""
 
@@ -214,14 +223,10 @@ class Names(tuple[str, ...]):
 
 
 class Moment(str):
-    """RFC 3339; for people the time of day here, with the date where that is another."""
+    """RFC 3339; for people the time here."""
 
     __slots__ = ()
 
     def __str__(self) -> str:
         text = str.__str__(self)
-        if not text:
-            return ""
-        then = datetime.fromisoformat(text).astimezone()
-        today = then.date() == datetime.now().astimezone().date()
-        return then.strftime("%H:%M" if today else "%Y-%m-%d %H:%M")
+        return text and moment(datetime.fromisoformat(text).timestamp())

@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import time
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
@@ -16,6 +15,7 @@ from gpunode.links.machine import pci
 from gpunode.links.runtime import RUNTIMES, detect
 from gpunode.model import Change, Desired, Disturbed, Facts, Outcome, RemoveFile, Status, WriteFile
 from gpunode.planning import writers
+from gpunode.wording import moment
 
 # What no reviewer decides on: reasons, and who uses the GPUs at the moment.
 NOT_IDENTITY = ("why", "note", "ends", "fault")
@@ -143,5 +143,7 @@ def notes(outcome: Outcome) -> tuple[str, ...]:
     run = outcome.facts.running
     if run is None:
         return texts
-    since = time.strftime("%H:%M:%S", time.localtime(run.since))
-    return (*texts, f"{run.by} is changing this host since {since}: this plan may be outdated soon")
+    return (
+        *texts,
+        f"{run.by} is changing this host since {moment(run.since)}: this plan may be outdated soon",
+    )

@@ -1,9 +1,10 @@
 """What a probe reads on a host, and the facts that it reports: nothing derived."""
 
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
+
+from gpunode.wording import moment
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,9 +229,8 @@ class Unconfirmed:
 
     def __str__(self) -> str:
         """For people."""
-        since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(self.since))
         return (
-            f"unconfirmed: after the restart of {self.unit} by {self.by} at {since} gpunode did not connect again; it was "
+            f"unconfirmed: after the restart of {self.unit} by {self.by} at {moment(self.since)} gpunode did not connect again; it was "
             "kept, as the API server answered"
         )
 

@@ -1,6 +1,5 @@
 """Runs: the line of one under way, tables of what they did, recorded ones and reviewed plans, as lines of styled text. Pure."""
 
-import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -10,7 +9,7 @@ from gpunode.engine.overview import RunLine
 from gpunode.inventory.starter import ranges
 from gpunode.report.plain import CHANGE, INDENT, Part, line_style, lines, plain
 from gpunode.report.plans import step_name
-from gpunode.wording import common, several
+from gpunode.wording import common, moment, several
 
 BAR = 10  # columns
 NARROW, ROOMY = 70, 100  # columns: of less a terminal has short words, of as many more words and longer bars
@@ -30,6 +29,7 @@ MADE: Mapping[bool | None, tuple[str, str]] = {
     None: ("?", "yellow"),
 }
 MANY = 100  # rows
+LABELS = ("label", "features", "resource")  # tables of what a node has before and after
 
 
 def run_line(run: RunLine, width: int) -> list[Part]:
@@ -38,7 +38,7 @@ def run_line(run: RunLine, width: int) -> list[Part]:
     bad = [f"{run.bad} failed"] if run.bad else []
     done = f"{run.finished}{of}{several(run.hosts, 'host')}"
     if not run.is_running:
-        when = time.strftime("%Y-%m-%d %H:%M", time.localtime(run.since))
+        when = moment(run.since)
         rest = [] if run.finished == run.hosts else ["`gpunode resume` continues"]
         return [f" run {run.state} {when}: ", " · ".join([f"{done} done", *bad, *rest])]
     bar = BAR if width < ROOMY else 2 * BAR
@@ -162,9 +162,6 @@ def _row_of_all(kind: str, same: Sequence[Sequence[Any]]) -> Sequence[Any]:
     seconds = [row[5] for row in same if row[5] is not None]
     pods = sum(row[4] for row in same)
     return (names, f"{len(same)} GPUs", gpu, end, pods, max(seconds, default=None), common(why, first[0]))
-
-
-LABELS = ("label", "features", "resource")
 
 
 def name_absent(kind: str, rows: Sequence[Sequence[Any]]) -> Sequence[Sequence[Any]]:

@@ -255,7 +255,7 @@ def test_a_stamp_is_read_as_it_was_written():
     [
         ({}, ""),
         ({"until": 1_800_000_000.0}, "it ran out"),
-        ({"at": 1_800_000_000.0 + 3 * DAY}, "it is dated 2027-01-18, which is in the future"),
+        ({"at": 1_800_000_000.0 + 3 * DAY}, "it is dated 2027-01-18 08:00 UTC, which is in the future"),
         ({"driver": "570.1"}, "it was for driver 570.1"),
         ({"kernel": "5.15"}, "it was for kernel 5.15"),
         ({"uuids": ("GPU-other",)}, "it leaves out GPU-"),

@@ -579,7 +579,7 @@ def test_the_list_of_runs_fits_80_columns_and_names_their_commands(
     )
     assert head.split() == ["RUN", "COMMAND", "BEGAN", "TOOK", "INVENTORY", "RESULT"]
     assert max(map(len, (head, row))) <= 80
-    assert "me/inventory.yaml  1 verified" in row
+    assert "inventory.yaml  1 verified" in row
     (listed,) = of_kind(lines("history"), "run")
     assert (listed["command"], listed["undoes"]) == (command, options.get("undo", ""))
 

@@ -14,7 +14,7 @@ DEBIAN, UBUNTU = "6.1.0-40-amd64", "5.15.0-161-generic"
 @dataclass(frozen=True, slots=True)
 class Model:
     """A GPU model: its PCI id, its name in nvidia-smi, its memory in MiB; what a healthy one reaches (GB/s of memory, FP32 TFLOPS), its
-    PCIe generation, its number of NVLinks."""
+    PCIe generation, its power limit in watts, its number of NVLinks."""
 
     device: str
     name: str
@@ -22,21 +22,22 @@ class Model:
     memory_gbps: float
     compute_tflops: float
     pcie: int
+    power: int
     nvlinks: int = 0
 
 
 MODELS: Mapping[str, Model] = {
-    "k80": Model("102d", "Tesla K80", 11441, 170, 2.6, 3),
-    "p100": Model("15f8", "Tesla P100-PCIE-16GB", 16384, 550, 8.9, 3),
-    "v100": Model("1db5", "Tesla V100-SXM2-32GB", 32768, 810, 14.6, 3, 6),
-    "t4": Model("1eb8", "Tesla T4", 15360, 240, 4.6, 3),
-    "a100": Model("20b2", "NVIDIA A100-SXM4-80GB", 81920, 1740, 18.9, 4, 12),
-    "a10": Model("2236", "NVIDIA A10", 23028, 500, 18, 4),
-    "l40s": Model("26b9", "NVIDIA L40S", 46068, 710, 62, 4),
-    "l4": Model("27b8", "NVIDIA L4", 23034, 250, 15, 4),
-    "h100": Model("2330", "NVIDIA H100 80GB HBM3", 81559, 2980, 58.3, 5, 18),
-    "h200": Model("2335", "NVIDIA H200", 143771, 4250, 58.5, 5, 18),
-    "b200": Model("2901", "NVIDIA B200", 183359, 6700, 68, 5, 18),
+    "k80": Model("102d", "Tesla K80", 11441, 170, 2.6, 3, 150),
+    "p100": Model("15f8", "Tesla P100-PCIE-16GB", 16384, 550, 8.9, 3, 250),
+    "v100": Model("1db5", "Tesla V100-SXM2-32GB", 32768, 810, 14.6, 3, 300, 6),
+    "t4": Model("1eb8", "Tesla T4", 15360, 240, 4.6, 3, 70),
+    "a100": Model("20b2", "NVIDIA A100-SXM4-80GB", 81920, 1740, 18.9, 4, 400, 12),
+    "a10": Model("2236", "NVIDIA A10", 23028, 500, 18, 4, 150),
+    "l40s": Model("26b9", "NVIDIA L40S", 46068, 710, 62, 4, 350),
+    "l4": Model("27b8", "NVIDIA L4", 23034, 250, 15, 4, 72),
+    "h100": Model("2330", "NVIDIA H100 80GB HBM3", 81559, 2980, 58.3, 5, 700, 18),
+    "h200": Model("2335", "NVIDIA H200", 143771, 4250, 58.5, 5, 700, 18),
+    "b200": Model("2901", "NVIDIA B200", 183359, 6700, 68, 5, 1000, 18),
 }
 
 
