@@ -31,8 +31,8 @@ def show(
     from gpunode import report, wording
     from gpunode.cli.suggestions import WORDS
 
-    name = " ".join(topic or ["index"])
-    name = WORDS.get(name.lower(), name)
+    name = " ".join(topic or ["index"]).lower()
+    name = WORDS.get(name, name)
     at: Any = context.find_root()
     for word in name.split():
         command = getattr(at.command, "commands", {}).get(word) if at else None

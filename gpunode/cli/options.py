@@ -230,6 +230,17 @@ class InCluster(Common):
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class OfNodes(InCluster):
+    """The options of a command that needs no host: a named kubeconfig is enough, whatever inventory is in this folder."""
+
+    @property
+    def alone(self) -> bool:
+        return self.origin == DEFAULT and (
+            self.kubeconfig is not None or not localfile.exists(self.inventory)
+        )
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class OfPod(InCluster):
     """The options of a command about a pod, whose namespace is -n, as kubectl's."""
 

@@ -23,7 +23,7 @@ def workloads() -> None:
 @visits_hosts
 def vectoradd(
     *,
-    common: options.InCluster,
+    common: options.OfNodes,
     image: Annotated[
         str | None,
         typer.Option(
@@ -50,7 +50,7 @@ def vectoradd(
 @visits_hosts
 def nvidia_smi(
     *,
-    common: options.InCluster,
+    common: options.OfNodes,
     image: Annotated[
         str | None, typer.Option(help="Use another image than the device plugin's.", metavar="IMAGE")
     ] = None,
@@ -72,7 +72,7 @@ def nvidia_smi(
 @visits_hosts
 def notebook(
     *,
-    common: options.InCluster,
+    common: options.OfNodes,
     image: Annotated[
         str | None, typer.Option(help="Use another image with Jupyter on port 8888.", metavar="IMAGE")
     ] = None,

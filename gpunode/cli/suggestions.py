@@ -112,14 +112,14 @@ def _explain(error: Exception) -> Exception:
         return UsageError(f"{message[0].lower()}{message[1:]}", hint=hint)
     hint = f"See `{context.command_path} --help`." if context else ""
     if context and (word := re.match(r"No such command '([\w-]+)'", message)):
-        message = word[0]  # without click's guesses
+        message, name = word[0], word[1].lower()  # without click's guesses
         there = context.command.commands
-        near = difflib.get_close_matches(word[1], there, 1)
-        if meant := None if context.parent else WORDS.get(word[1]):
+        near = difflib.get_close_matches(name, there, 1)
+        if meant := None if context.parent else WORDS.get(name):
             known = meant.partition(" ")[0] in there
             hint = f"Here it is `gpunode {'' if known else 'help '}{meant}`."
-        elif word[1] in pages():
-            hint = f"It is a page: `gpunode help {word[1]}`."
+        elif name in pages():
+            hint = f"It is a page: `gpunode help {name}`."
         elif near:
             hint = f"Did you mean `{context.command_path} {near[0]}`?"
     if context and (word := re.match(r"No such option: (-\S+)", message)):
@@ -144,9 +144,9 @@ def _another_option(context: Any, option: str) -> str:
         if not getattr(parameter, "hidden", False)
         for name in (*parameter.opts, *parameter.secondary_opts)
     ]
-    if near := difflib.get_close_matches(option, shown, 1):
+    if near := difflib.get_close_matches(option.lower(), shown, 1):
         return f"Did you mean `{near[0]}`?"
-    key = validation.by_name(validation.schema()).get(option.lstrip("-").replace("-", "_"))
+    key = validation.by_name(validation.schema()).get(option.lower().lstrip("-").replace("-", "_"))
     return f"It is a key of the inventory: `{key}`." if key and "INVENTORY" in arguments else ""
 
 

@@ -78,7 +78,8 @@ def there(fake: FakeApi) -> bool:
 
 
 def test_it_runs_and_its_user_learns_how_to_reach_it(command: Command, fake: FakeApi, tmp_path):
-    """On a GPU node, with one GPU; the commands name this cluster."""
+    """On a GPU node, with one GPU; the commands name this cluster. The hosts of an inventory that lies there are not asked."""
+    (tmp_path / "inventory.yaml").write_text("groups: {a: {hosts: [gpu-9]}}\n")
     controller(fake, RUNS)
     done = command()
     assert done.exit_code == 0, done.output
