@@ -124,7 +124,9 @@ def show_status(
         )
     elif numbers["gpus"]:
         reporter.note(
-            advise("Device plugins report this. `gpunode verify` checks whether new pods get a GPU.")
+            advise(
+                "Device plugins report this. `gpunode verify` also checks library versions, runtimes and new pods."
+            )
         )
     unscheduled_pods.note(session.inventory, pods, reporter)
     parts, models = shares(usages, there, pods, resource), by_model(usages)

@@ -211,25 +211,7 @@ def _compare_host(reviewed: ShownHost | None, now: ShownHost) -> Iterator[Deviat
             yield Deviation("plan", now.name, now.problem)
     elif now.changes:
         if _ids(now.changes) != _ids(reviewed.changes):
-            lines = {change.what: change.diff for change in reviewed.changes}
-            new = _new(reviewed.changes, now.changes)
-            gone = _new(now.changes, reviewed.changes)
-            other = [what for what in new if what in gone]
-            kinds = {
-                "new": [what for what in new if what not in other],
-                "different": other,
-                "no longer planned": [what for what in gone if what not in other],
-            }
-            *texts, less = (f"{kind}: {few(some, NAMED)}" if some else "" for kind, some in kinds.items())
-            texts = [text for text in texts if text] or [less or "in another order"]
-            differ = [
-                text
-                for change in now.changes
-                if change.what in other
-                for text in _differing(lines[change.what], change.diff)
-            ]
-            differ += [less] if less and less not in texts else []
-            yield Deviation("plan", now.name, "\n".join(texts), tuple(differ))
+            yield _compare_changes(reviewed, now)
         elif reviewed.disturbed is not None and now.disturbed != reviewed.disturbed:
             if now.disturbed is None:
                 yield Deviation(
@@ -238,6 +220,25 @@ def _compare_host(reviewed: ShownHost | None, now: ShownHost) -> Iterator[Deviat
             elif now.disturbed > reviewed.disturbed:
                 text = f"disturbs {now.disturbed} pods and processes, {reviewed.disturbed} when reviewed"
                 yield Deviation("disturbs", now.name, text)
+
+
+def _compare_changes(reviewed: ShownHost, now: ShownHost) -> Deviation:
+    lines = {change.what: change.diff for change in reviewed.changes}
+    new, gone = _new(reviewed.changes, now.changes), _new(now.changes, reviewed.changes)
+    other = [what for what in new if what in gone]
+    new, gone = ([what for what in some if what not in other] for some in (new, gone))
+    texts = [f"new: {few(new, NAMED)}"] if new else []
+    texts += [f"different: {few(other, NAMED)}"] if other else []
+    less = [f"no longer planned: {few(gone, NAMED)}"] if gone else []
+    differ = [
+        text
+        for change in now.changes
+        if change.what in other
+        for text in _differing(lines[change.what], change.diff)
+    ]
+    if not texts:  # it does less, or the same in another order
+        return Deviation("plan", now.name, "".join(less) or "in another order", tuple(differ))
+    return Deviation("plan", now.name, "\n".join(texts), (*differ, *less))
 
 
 def _ids(changes: Iterable[ShownChange]) -> list[str]:
@@ -295,6 +296,8 @@ def _compare_objects(reviewed: Sequence[Difference], now: Sequence[Difference]) 
         if each.lines not in known:
             gone = [lines for lines in known if lines not in after[key]]
             lines = tuple(_differing(gone[0], each.lines)) if len(gone) == 1 else ()
+            if each.action == "labelled" and not gone:
+                lines = tuple(f"  {line}" for line in each.lines)
             what = "replace the plugin's pod on" if each.node else f"{DO[each.action]} {each.title.kind}"
             name = each.node or each.what.removeprefix(f"{each.title.kind} ")
             groups.setdefault(("different" if gone else "new", what, lines), []).append(name)

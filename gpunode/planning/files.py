@@ -6,6 +6,9 @@ from dataclasses import replace
 from gpunode.errors import CannotPlan
 from gpunode.model import Checker, Expected, Facts, File, RemoveFile, WriteFile
 from gpunode.planning.templates import template
+from gpunode.wording import several
+
+LISTED, SHORT = 2, 80  # lines of a file that a fault names, and their characters
 
 
 def text(facts: Facts, path: str) -> str | None:
@@ -49,13 +52,25 @@ def write(
     check: Checker | None = None,
     expected: Expected | None = None,
 ) -> tuple[WriteFile, ...]:
-    """Write this content; () when the file has it. `wrong`: the fault of an existing file."""
+    """Write this content; () when the file has it. `wrong`: the fault of an existing file; without it, where it differs."""
     before = text(facts, path)
     if before == content:
         return ()
-    wrong = f"is missing ({why})" if before is None else wrong or f"is not as it should be: {why}"
+    wrong = f"is missing ({why})" if before is None else wrong or f"{_differ(before, content)}: {why}"
     fault = f"{path} {wrong}"
     return (WriteFile(path, content, why, before=before, check=check, expected=expected, fault=fault),)
+
+
+def _differ(before: str, after: str) -> str:
+    """How a file differs: by its lines if these are few and short."""
+    old, new = before.splitlines(), after.splitlines()
+    gone, missing = [line for line in old if line not in new], [line for line in new if line not in old]
+    if len(gone) > LISTED or len(missing) > LISTED or any(len(line) > SHORT for line in (*gone, *missing)):
+        return f"differs from the planned file ({several(max(len(gone), len(missing)), 'line')})"
+    has, lacks = (" and ".join(f"`{line.strip()}`" for line in some) for some in (gone, missing))
+    parts = [f"has {has}"] if has else []
+    parts += [f"lacks {lacks}"] if lacks else []
+    return ", ".join(parts) or "has its lines in another order"
 
 
 def write_own(facts: Facts, path: str, why: str, **values: object) -> tuple[WriteFile, ...]:

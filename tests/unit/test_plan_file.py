@@ -151,13 +151,17 @@ def test_each_change_of_a_node_is_reviewed(inventory: Path):
     before = plan(inventory, SAME, cluster=[LABEL, feature])
     assert plan_file.compare(before, plan(inventory, SAME, cluster=[LABEL])) == []
     (new,) = plan_file.compare(before, plan(inventory, SAME, cluster=[LABEL, taint, feature]))
-    assert (new.code, new.what, new.lines) == ("cluster", "new: label Node a1", ())
+    assert (new.code, new.what, new.lines) == (
+        "cluster",
+        "new: label Node a1",
+        ("  +dedicated=ml:NoExecute",),
+    )
 
 
 @pytest.mark.parametrize(
     ("reviewed", "now", "what", "lines"),
     [
-        (["+gpu"], ["+gpu", "+taint"], "new: label Node a1", ()),
+        (["+gpu"], ["+gpu", "+taint"], "new: label Node a1", ("  +taint",)),
         (["+gpu", "+old"], ["+gpu", "+new"], "different: label Node a1", ("  reviewed  +old", "  now       +new")),
         (["@@ -1 @@\n+a"], ["@@ -2 @@\n+a"], "different: label Node a1", ()),
     ],

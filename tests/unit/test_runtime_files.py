@@ -14,6 +14,8 @@ import tomlkit
 from gpunode.errors import CannotPlan
 from gpunode.links.runtime.config_toml import containerd_toml
 from gpunode.links.runtime.docker import daemon_json
+from gpunode.model import Facts, Os
+from gpunode.planning import files
 from tests import cases
 
 NVIDIA = {"path": "nvidia-container-runtime", "args": []}
@@ -177,3 +179,19 @@ def test_a_position_counts_as_editors_do():
     """Lines and columns from one."""
     with pytest.raises(CannotPlan, match=r"(?m)^f:2:3: "):
         daemon_json("{\n  !\n}", default=True, path="f")
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "fault"),
+    [
+        ("uri: a\nkey: k\n", "uri: b\nkey: k\n", "/f has `uri: a`, lacks `uri: b`: the source"),
+        ("a\n", "a\n  b\n", "/f lacks `b`: the source"),
+        ("a\nb\n", "b\na\n", "/f has its lines in another order: the source"),
+        ("a\n", "b\nc\nd\n", "/f differs from the planned file (3 lines): the source"),
+        ("a\n", "b" * 81, "/f differs from the planned file (1 line): the source"),
+    ],
+)
+def test_a_fault_names_few_and_short_lines_that_differ(before: str, after: str, fault: str):
+    seen = files.overlay(Facts(1.0, "h", Os("debian", "12", "", "amd64"), "6.1", "b"), {"/f": before})
+    (change,) = files.write(seen, "/f", after, "the source")
+    assert change.fault == fault

@@ -160,7 +160,10 @@ def test_without_the_extender_a_pod_was_promised_what_it_has(
     assert shown[COLUMNS.index("promised")] == promised
     *notes, scope = (call.args[0] for call in reporter.note.call_args_list)
     assert [text.rpartition(":")[0] for text in notes] == noted
-    assert scope == "Device plugins report this. `gpunode verify` checks whether new pods get a GPU."
+    assert (
+        scope
+        == "Device plugins report this. `gpunode verify` also checks library versions, runtimes and new pods."
+    )
 
 
 def test_a_right_that_is_missing_for_all_nodes_is_named_once(monkeypatch):
