@@ -27,7 +27,7 @@ from gpunode.local import files
 from gpunode.model import Event, Gpu, Host, Outcome, Verdict
 from gpunode.report.chains import UUID, chain
 from gpunode.report.objects import cluster_lines
-from gpunode.report.plain import Indent, Part, lines, plain
+from gpunode.report.plain import Indent, Part, lines, one_line, plain
 from gpunode.report.plans import (
     WORDS,
     failure,
@@ -37,7 +37,7 @@ from gpunode.report.plans import (
     without_processes,
 )
 from gpunode.report.runs import cell_text, without_same_node
-from gpunode.wording import Command, several
+from gpunode.wording import Command, brief, moment, several
 
 BAD = ("failed", "refused", "unreachable", "broken", "not verified")
 UNPROVEN = "not verified in this run"  # as its batch did not begin
@@ -109,18 +109,29 @@ class Card:
     @property
     def cause(self) -> str:
         """Why it is so, without what differs from host to host."""
-        broken = [link for link in self.links if link.status == "broken"]
-        if bad := broken or [link for link in self.links if link.lacks_right]:
-            return f"{bad[0].layer}: {first(bad[0].cause or bad[0].text)}"
+        if link := self._wrong:
+            return f"{link.layer}: {first(link.cause or link.text)}"
         if self.outcome is not None and self.outcome.problem:
             return first(self.outcome.why)
-        if self.status == "broken" and self.outcome is not None and (link := find_manual_fix(self.outcome)):
-            return f"{link.layer}: {first(link.cause or link.text)}"
         if self.result is not None:
             return "" if self.status == "verified" else first(self.result[1])
         steps = self.outcome.plan.steps if self.outcome and self.outcome.plan else ()
         reload = bool(self.outcome and self.outcome.disturbs and self.outcome.disturbs.reload)
         return ", ".join(step_name(step.step, reload=reload) for step in steps if step.changes)
+
+    @property
+    def fix(self) -> str:
+        """What to do about it; "" where nothing is known."""
+        seen = self._wrong or self.outcome
+        return one_line(brief(seen.problem.fix)) if seen and seen.problem else ""
+
+    @property
+    def _wrong(self) -> Verdict | None:
+        """The link that is broken, else one that could not be judged."""
+        for link in sorted(self.links, key=lambda link: link.status != "broken"):
+            if link.status == "broken" or link.lacks_right:
+                return link
+        return find_manual_fix(self.outcome) if self.outcome and self.status == "broken" else None
 
     @property
     def headline(self) -> str:
@@ -155,9 +166,9 @@ class Card:
 
     @property
     def spans(self) -> list[Span]:
-        """Its timeline: what it did until it did the next thing; none of a host that was probed alone."""
+        """Its timeline: what it did until it did the next thing; none of a host that was only probed."""
         starts = [at for at, _ in self.events]
-        if len(starts) < 2:
+        if len(starts) < 2 or self.status in ("refused", "unreachable"):
             return []
         ends = [*starts[1:], max(self.ended, starts[-1])]
         did = [
@@ -174,6 +185,7 @@ class Cause:
     status: str
     style: str
     cause: str
+    fix: str
     hosts: list[str]
 
     @property
@@ -204,13 +216,20 @@ def groups(cards: Iterable[Card]) -> list[Group]:
 
 def causes(cards: Iterable[Card]) -> list[Cause]:
     """The fleet by cause: what is bad first, then by number of hosts."""
-    hosts_by_cause: dict[tuple[str, str, str], list[str]] = {}
+    alike: dict[tuple[str, ...], list[Card]] = {}
     for card in cards:
-        hosts_by_cause.setdefault(
-            (card.status, card.style, card.cause.replace(card.name, "HOST")), []
-        ).append(card.name)
-    order = sorted(hosts_by_cause.items(), key=lambda group: (group[0][1] != "red", -len(group[1])))
-    return [Cause(*key, names) for key, names in order]
+        cause, fix = (text.replace(card.name, "HOST") for text in (card.cause, card.fix))
+        alike.setdefault((card.status, card.style, cause, fix), []).append(card)
+    order = sorted(alike.values(), key=lambda same: (same[0].style != "red", -len(same)))
+    return [_cause(same) for same in order]
+
+
+def _cause(same: Sequence[Card]) -> Cause:
+    """Of hosts that differ in their names alone, which are HOST then."""
+    card, names = same[0], [card.name for card in same]
+    texts = (card.cause, card.fix)
+    cause, fix = texts if len(same) == 1 else (text.replace(card.name, "HOST") for text in texts)
+    return Cause(card.status, card.style, cause, fix, names)
 
 
 def with_styles(parts: Iterable[Part]) -> list[Line]:
@@ -297,6 +316,13 @@ def _without_empty(table: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
+def _cause_column(cards: Iterable[Card]) -> str:
+    """The name of the column of causes; "": no host has any."""
+    if any(card.cause and (card.links or card.result or card.style == "red") for card in cards):
+        return "cause"
+    return "changes" if any(card.cause for card in cards) else ""
+
+
 def what_happened(cards: Iterable[Card], batch: tuple[int, int], *, ended: bool, left: bool) -> str:
     """The first line of a run that did not finish: `Paused after batch 1 of 5: 1 host verified, 7 not begun.`; "" for any other. No
     batch failed where all that is wrong was refused before them.
@@ -356,7 +382,7 @@ class Page:
         self._view: dict[str, Any] = {
             "title": title,
             "version": __version__,
-            "when": time.strftime("%Y-%m-%d %H:%M %Z"),
+            "when": moment(time.time()),
             "by": f"{getpass.getuser()}@{socket.gethostname()}",
             "context": "",
             "summary": [],
@@ -481,11 +507,8 @@ class Page:
             **self._view,
             "tables": [_without_empty(table) for table in self._view["tables"]],
             "causes": causes(cards),
-            "cause": ""
-            if not any(card.cause for card in cards)
-            else "cause"
-            if any(card.links or card.result or card.style == "red" for card in cards)
-            else "changes",
+            "cause": _cause_column(cards),
+            "fix": any(card.fix for card in cards),
             "happened": " ".join(filter(None, (happened, fix, f"`{self.resume}` continues.")))
             if happened
             else "",

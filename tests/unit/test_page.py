@@ -140,10 +140,10 @@ def test_no_text_of_a_host_or_cluster_controls_the_page(tmp_path):
 
 def test_the_fleet_is_reported_by_cause_the_bad_ones_first(page: Page):
     rows = re.findall(
-        r"<tr><td data-name=\"hosts\">(\d)</td><td data-name=\"result\" class=\"(\w+)\">([\w ]+)</td><td data-name=\"cause\">(.*?)</td><td data-name=\"names\">(.*?)</td></tr>",
+        r"<tr><td data-name=\"hosts\">(\d)</td><td data-name=\"result\" class=\"(\w+)\">([\w ]+)</td><td data-name=\"cause\">(.*?)</td><td data-name=\"fix\">(.*?)</td><td data-name=\"names\">(.*?)</td></tr>",
         page.text(),
     )
-    names = [re.sub(r"<.*?>", "", row[4]).strip() for row in rows]
+    names = [re.sub(r"<.*?>", "", row[5]).strip() for row in rows]
     assert [(*row[:3], name) for row, name in zip(rows, names, strict=True)] == [
         ("1", "red", "refused", "gpu-4"),
         ("2", "yellow", "to change", "gpu-1, gpu-2"),
@@ -178,7 +178,7 @@ def test_verify_shows_the_chain_and_the_first_broken_link_as_the_cause(tmp_path,
     page.total("1 of 2 hosts broken", {})
     text = page.text()
     assert (
-        'class="red">broken</td><td data-name="cause">module: not loaded</td><td data-name="names"><span class="name">gpu-1</span>'
+        'class="red">broken</td><td data-name="cause">module: not loaded</td><td data-name="fix">load</td><td data-name="names"><span class="name">gpu-1</span>'
         in text
     )
     assert 'class="green">OK</td>' in text
