@@ -133,7 +133,7 @@ def name_pages(text: str) -> str:
     return LINK.sub(name, text)
 
 
-KEY = re.compile(r"^\| `([\w.<>]+)` \| (.*) \|$", re.MULTILINE)  # a row of the inventory's tables
+KEY = re.compile(r"^\| `([\w.<>]+)` \| (.*) \|$", re.MULTILINE)  # a row of the tables of the inventory's keys
 
 
 def sections(topic: str) -> dict[str, str]:
@@ -160,7 +160,7 @@ def sections(topic: str) -> dict[str, str]:
 def keys(topic: str) -> dict[str, str]:
     """Key of the inventory → its meaning, values and default, of keys that are the topic or begin like it."""
     rows = {}
-    for key, row in KEY.findall(read("inventory")):
+    for key, row in KEY.findall(read("reference/inventory")):
         if any(part.startswith(topic) for part in (key, key.rpartition(".")[2])):
             *first, meaning = filter(None, re.split(r"\s*\|\s*", re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", row)))
             more = [f"{name}: {cell}." for name, cell in zip(("Values", "Default"), first, strict=False)]

@@ -84,12 +84,22 @@ def keys(part: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, str, str
         yield from keys(inner, f"{prefix}{name}.")
 
 
+KINDS = {
+    "array": "list",
+    "boolean": "`true`, `false`",
+    "integer": "number",
+    "number": "number",
+    "object": "mapping",
+    "string": "text",
+}
+
+
 def values(part: dict[str, Any]) -> str:
     if "enum" in part:
         return ", ".join(f"`{value}`" for value in part["enum"])
     kinds = part.get("type", "")
     kinds = [kinds] if isinstance(kinds, str) else kinds
-    return ", ".join(kind for kind in kinds if kind)
+    return ", ".join(KINDS[kind] for kind in kinds if kind)
 
 
 def default(part: dict[str, Any]) -> str:
@@ -103,7 +113,7 @@ def inventory() -> Iterator[str]:
     top = {**whole["properties"], "defaults": {**variables, "properties": {}}}
     host = {name: value for name, value in whole["$defs"]["host"]["properties"].items() if name not in group}
     yield from ("# Keys of the inventory", "", WRITTEN, "")
-    yield "From the schema that checks the file and completes it in editors. [The inventory](../inventory.md) explains them."
+    yield "From the schema that checks the file and completes it in editors. [The inventory](../inventory.md) has examples and reasons."
     yield ""
     head = ("key", "values", "default", "is")
     for title, part in (

@@ -48,7 +48,7 @@ def text(known: Starter) -> str:
 
 def _lines(known: Starter) -> Iterator[str]:
     yield f"# yaml-language-server: $schema={SCHEMA}"
-    yield f"# Written by `gpunode init` from {known.source}. Every key: {page('inventory')}"
+    yield f"# Written by `gpunode init` from {known.source}. Every key: {page('reference/inventory')}"
     yield ""
     decided = bool(known.kubeconfig or known.context or known.archive)
     yield "cluster:" if decided else "# cluster:"

@@ -13,15 +13,15 @@ import typer.main
 
 from gpunode.cli import app
 from gpunode.inventory.validation import schema
-from tests import cases
-from tests.unit.test_inventory_docs import VARIABLES, keys
+from tests import cases, reference
+from tests.unit.test_inventory_docs import VARIABLES
 
 ROOT = Path(__file__).parents[2]
 TEXT = (ROOT / "docs/articles.md").read_text()
 CLASSES = ("real part", "simulation", "table", "not yet")
 SIMULATED = ("tests/sim/", "tests/unit/cluster/test_old_api.py")
 tree_of = cache(typer.main.get_command)
-KEYS = keys(schema()) | keys({"properties": VARIABLES})
+KEYS = {key.strip("`") for part in (schema(), {"properties": VARIABLES}) for key, *_ in reference.keys(part)}
 
 CASES = {
     name

@@ -93,7 +93,7 @@ def test_a_page_names_the_command_that_shows_another_page_not_its_file():
         ("xid", "## Xids"),
         ("mig layouts", "## MIG layouts"),
         ("mig", "`gpunode help inventory#mig-layouts`: MIG layouts"),
-        ("mig", "the inventory's key `mig`: how the GPUs are cut by MIG, now and after each boot."),
+        ("mig", "the inventory's key `mig`: How the GPUs are cut by MIG, now and after each boot: "),
         ("uncordon-", "`gpunode help uncordon-gpu`: the command"),
         ("taint", "`taint_until_verified`: "),
         ("count", "the inventory's key `gpus.count`: "),
