@@ -23,7 +23,17 @@ from gpunode.engine import nodes
 from gpunode.engine.accepted import CODE, folder, newest, path_of
 from gpunode.engine.fleet import Visit
 from gpunode.engine.member import Member, Members
-from gpunode.engine.reporter import Celsius, Codes, Figure, ForPrograms, Moment, Names, Reasons, Reporter
+from gpunode.engine.reporter import (
+    Celsius,
+    Codes,
+    Figure,
+    ForPrograms,
+    Model,
+    Moment,
+    Names,
+    Reasons,
+    Reporter,
+)
 from gpunode.engine.session import Session
 from gpunode.errors import ClusterError, Problem
 from gpunode.host import wire
@@ -304,7 +314,9 @@ def _report(
             degrees = gpu.measured.temperature_c
             temp = None if degrees is None else Celsius(degrees)
             remarks, basis = Names(judgement.remarks), ForPrograms(judgement.basis)
-            rows.append((node, indexes.get(gpu.uuid), gpu.uuid, gpu.name, judgement.result, *figures, temp, codes, remarks, basis, Reasons(gpu.not_measured)))  # fmt: skip
+            index = indexes.get(gpu.uuid)
+            uuid = gpu.uuid if index is None else ForPrograms(gpu.uuid)
+            rows.append((node, index, uuid, Model(gpu.name), judgement.result, *figures, temp, codes, remarks, basis, Reasons(gpu.not_measured)))  # fmt: skip
         stamp, path = kept[member.host.name]
         until = Moment(json.loads(stamp.text())["until"] if stamp and stamp.verdict != "failed" else "")
         users = f"in use by {', '.join(acceptance.users)}" if acceptance.users else ""

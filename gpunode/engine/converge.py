@@ -197,7 +197,8 @@ def abort(visit: Visit, emit: OnEvent) -> Ended:
 
 
 def _failure(host: Host, change: Change, message: Mapping[str, Any]) -> AgentFailed:
-    lines = [f"{diff.headline(change)}: {message['error']}", *(f"  {line}" for line in message["detail"])]
+    first = f"{diff.headline(change)}: {message['error']}"
+    lines = [first, *(f"  {line}" for line in message["detail"] if line.strip() not in first)]
     if message["restored"]:
         lines.append(f"Restored: {', '.join(message['restored'])}")
     code = message["code"]

@@ -220,7 +220,7 @@ def explain_no_node(member: Member) -> Member:
         or member.reason is None
     ):
         return member
-    what = f"{member.outcome.why}; it is no node of the cluster either"
+    what = f"{member.outcome.why}; it is not a node of the cluster"
     return member.exclude(
         Problem(member.reason.code, what, fix=member.outcome.problem.fix, subject=member.host.name)
     )

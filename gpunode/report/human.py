@@ -29,14 +29,7 @@ from gpunode.wording import lasting, several, without_name
 MANY = 8  # rows; more are shown in less detail
 CHAINS = 3  # hosts; of more, those whose chain holds have a line each
 UNITS = {
-    "acceptance": {
-        "memory": "GB/s",
-        "compute": "TFLOPS",
-        "to_gpu": "GB/s",
-        "from_gpu": "GB/s",
-        "power": "W",
-        "temp": "°C",
-    }
+    "acceptance": {"memory": "GB/s", "compute": "TFLOPS", "to_gpu": "GB/s", "from_gpu": "GB/s", "power": "W"}
 }
 LISTED = 3  # rows that are too wide for the terminal and have a line a cell
 ASKED = ("batch", "gate")  # tables that belong to a plan
@@ -248,7 +241,7 @@ class Human:
         for place in used:
             word = all(" " not in row[place] for row in cells)
             unit = UNITS.get(kind, {}).get(columns[place], "")
-            table.add_column(f"{columns[place].upper()} {unit}".rstrip(), overflow="fold", no_wrap=word)
+            table.add_column(f"{columns[place].upper()}\n{unit}".rstrip(), overflow="fold", no_wrap=word)
         for row in cells:
             table.add_row(*(to_text(row[place]) for place in used))
         self._line.clear()

@@ -512,6 +512,7 @@ class Page:
             "happened": " ".join(filter(None, (happened, fix, f"`{self.resume}` continues.")))
             if happened
             else "",
+            "waits": waits,
             "open": {*waits, *(group.name for group in together if group.cards[0].style == "red")},
             "groups": together,
             "count": len(cards),

@@ -176,8 +176,8 @@ def name_absent(kind: str, rows: Sequence[Sequence[Any]]) -> Sequence[Sequence[A
 def without_same_node(
     kind: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]
 ) -> tuple[Sequence[str], Sequence[Sequence[Any]]]:
-    """The table of proofs without the column of nodes, where each node has its host's name."""
-    if kind != "verified" or any(row[1] not in (row[0], "") for row in rows):
+    """A table of hosts without the column of nodes, where each node has its host's name."""
+    if kind not in ("verified", "accepted") or any(row[1] not in (row[0], "") for row in rows):
         return columns, rows
     return [columns[0], *columns[2:]], [(row[0], *row[2:]) for row in rows]
 

@@ -440,7 +440,7 @@ def test_a_host_without_a_gpu_is_not_told_to_name_its_node(
     ended = command(*words)
 
     assert ended.exit_code == 1
-    assert f"gpu-1: {why}; it is no node of the cluster either" in ended.output
+    assert f"gpu-1: {why}; it is not a node of the cluster" in ended.output
     assert hint in ended.output
     assert "`node:`" not in ended.output
 
