@@ -179,14 +179,7 @@ class Counts(dict[str, int]):
         )
 
 
-class Silent(int):
-    """A number that people do not see."""
-
-    def __str__(self) -> str:
-        return ""
-
-
-class ForPrograms(str):
+class _Hidden:
     """A cell that people do not see."""
 
     __slots__ = ()
@@ -195,22 +188,20 @@ class ForPrograms(str):
         return ""
 
 
-class Reasons(dict[str, str]):
-    """Name -> reason; people do not see it."""
-
-    __slots__ = ()
-
-    def __str__(self) -> str:
-        return ""
+class Silent(_Hidden, int):
+    """A number."""
 
 
-class Codes(tuple[str, ...]):
-    """People do not see them."""
+class ForPrograms(_Hidden, str):
+    """A text."""
 
-    __slots__ = ()
 
-    def __str__(self) -> str:
-        return ""
+class Reasons(_Hidden, dict[str, str]):
+    """Name -> reason."""
+
+
+class Codes(_Hidden, tuple[str, ...]):
+    """Of problems."""
 
 
 class Names(tuple[str, ...]):

@@ -60,8 +60,11 @@ def deviations(rows: Sequence[Sequence[Any]]) -> Iterator[Part]:
     groups: dict[tuple[str, str], list[str]] = {}
     for host, code, what in rows:
         groups.setdefault((code, common(what, host) if host else what), []).append(host or code)
+    before = ""
     for (_, what), names in groups.items():
-        yield from ("   ", (", ".join(ranges(list(dict.fromkeys(names)))), "bold"), "\n")
+        if (whose := ", ".join(ranges(list(dict.fromkeys(names))))) != before:
+            yield from ("   ", (whose, "bold"), "\n")
+        before = whose
         yield from (f"     {line}\n" for line in lines(what))
 
 

@@ -88,7 +88,7 @@ def _gates(host: Host, start: KubeletStart, target: int) -> Iterator[Problem]:
     for name, state in start.gates.items():
         if cause := _gate(name, state, target, "kubelet"):
             where = "its configuration" if name in start.config_gates else "its arguments"
-            fix = f"Take {name} out there before the upgrade."
+            fix = f"Remove {name} there before the upgrade."
             yield Problem("gate", f"{cause}; it is set in {where}", fix=fix)
     for name, state in host.feature_gates.items():
         if cause := _gate(name, state, target, "kubelet"):
@@ -152,7 +152,7 @@ def _component(path: str, argv: tuple[str, ...], target: int) -> Iterator[Proble
     for gate, state in flag_gates(argv).items():
         if cause := _gate(gate, state, target, name):
             yield Problem(
-                "gate", f"{cause}; {path} sets it", fix=f"Take {gate} out there before the upgrade."
+                "gate", f"{cause}; {path} sets it", fix=f"Remove {gate} there before the upgrade."
             )
     for option, gone in removals()["scheduler_flags"].items() if name == SCHEDULER else ():
         if target >= gone and has_flag(argv, option):
