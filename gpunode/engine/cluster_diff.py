@@ -12,6 +12,7 @@ from gpunode.engine import impact, nodes, work
 from gpunode.engine.member import Member, Members
 from gpunode.engine.reporter import Reporter, report_reason
 from gpunode.errors import ClusterError, HttpError
+from gpunode.inventory.starter import ranges
 from gpunode.links import node as cluster_nodes
 from gpunode.links import plugin
 from gpunode.links.capacity import mig
@@ -97,7 +98,7 @@ def plan(
         starts = "This run" if strict else "`gpunode provision`"
         reporter.note(
             advise(
-                f"The kubelet is down on {few(stopped, NAMED)}: not in the cluster yet. {starts} starts it, then labels the node and deploys the device plugin."
+                f"The kubelet is down on {few(ranges(stopped), NAMED)}: not in the cluster yet. {starts} starts it, then labels the node and deploys the device plugin."
             )
         )
     strange = [member.host.name for member in absent if not _kubelet_starts(member)]

@@ -28,7 +28,7 @@ MADE: Mapping[bool | None, tuple[str, str]] = {
     False: ("·", "dim"),
     None: ("?", "yellow"),
 }
-MANY = 100  # rows
+MANY = {"verified": 8, "vectoradd": 100}  # rows of a table; more are a row for all that ended alike
 LABELS = ("label", "features", "resource")  # tables of what a node has before and after
 
 
@@ -113,7 +113,7 @@ def group_rows(kind: str, rows: Sequence[Sequence[Any]]) -> Sequence[Sequence[An
     phases of less than a second. Other tables as they are."""
     if kind == "phase":
         return [row for row in rows if row[1] >= 1]
-    if len(rows) <= MANY or kind not in ("verified", "vectoradd"):
+    if len(rows) <= MANY.get(kind, len(rows)):
         return rows
     groups: dict[tuple[str, ...], list[Sequence[Any]]] = {}
     for row in rows:

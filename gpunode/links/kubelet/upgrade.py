@@ -151,9 +151,7 @@ def _component(path: str, argv: tuple[str, ...], target: int) -> Iterator[Proble
     name = argv[0].rsplit("/", 1)[-1]
     for gate, state in flag_gates(argv).items():
         if cause := _gate(gate, state, target, name):
-            yield Problem(
-                "gate", f"{cause}; {path} sets it", fix=f"Remove {gate} there before the upgrade."
-            )
+            yield Problem("gate", f"{cause}; {path} sets it", fix=f"Remove {gate} there before the upgrade.")
     for option, gone in removals()["scheduler_flags"].items() if name == SCHEDULER else ():
         if target >= gone and has_flag(argv, option):
             cause = f"--{option} in {path} is gone since 1.{gone}: Kubernetes removed scheduling policies"
