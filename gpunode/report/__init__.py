@@ -10,6 +10,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import ClassVar
 
 from gpunode.engine.reporter import Reporter
 from gpunode.errors import Problem
@@ -47,9 +48,21 @@ def document(text: str) -> None:
     if not sys.stdout.isatty():
         print(text, end="")
         return
-    from rich.console import Console
-    from rich.markdown import Markdown
+    from rich.console import Console, ConsoleOptions, RenderResult
+    from rich.markdown import Markdown, TableElement
     from rich.theme import Theme
+
+    class Whole(TableElement):
+        """A table whose long words go on in the next line: one that ends with `…` could not be typed."""
+
+        def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+            for table in super().__rich_console__(console, options):
+                for column in getattr(table, "columns", ()):
+                    column.overflow = "fold"
+                yield table
+
+    class Page(Markdown):
+        elements: ClassVar = {**Markdown.elements, "table_open": Whole}
 
     os.environ.setdefault("LESS", "-FRX")  # less shows colours, and ends at once where one screen is enough
     console = Console(
@@ -57,7 +70,7 @@ def document(text: str) -> None:
     )  # rich's own is on black, also in a light terminal
     console.width = min(console.width, WIDEST)
     with console.pager(styles=True, links=False):
-        console.print(Markdown(text, code_theme="ansi_dark", hyperlinks=False))
+        console.print(Page(text, code_theme="ansi_dark", hyperlinks=False))
 
 
 class Named:

@@ -1,10 +1,13 @@
 """Sentences with commands in them."""
 
+import pydoc
 import re
+import sys
 
 import pytest
 from typer.testing import CliRunner
 
+from gpunode import report
 from gpunode.cli import app
 from gpunode.cli.suggestions import WORDS
 from gpunode.errors import UsageError
@@ -106,3 +109,12 @@ def test_help_finds_titles_keys_and_commands_by_a_word(topic: str, there: str):
     assert there in shown
     for named in re.findall(r"`gpunode help (\S+#\S+)`", shown):
         assert read(named), named
+
+
+def test_a_table_in_a_narrow_terminal_has_all_of_a_long_word(monkeypatch):
+    shown: list[str] = []
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+    monkeypatch.setattr(pydoc, "pager", shown.append)
+    monkeypatch.setenv("COLUMNS", "80")
+    report.document(f"| a | b |\n|---|---|\n| `{'x' * 100}` | {'y ' * 60}|\n")
+    assert (shown[0].count("x"), "…" in shown[0]) == (100, False)
