@@ -17,7 +17,7 @@ from .test_runfile import wish
 
 pytestmark = [pytest.mark.lab, pytest.mark.matrix]
 VERSION = "580.178.04"
-DOCUMENT = Path(__file__).parents[2] / "docs/deviceplugin.md"
+DOCUMENT = Path(__file__).parents[2] / "docs/howto/plugin-by-hand.md"
 APT = "DEBIAN_FRONTEND=noninteractive apt-get -qq install --no-install-recommends"
 KEY = "/etc/apt/keyrings/nvidia.asc"
 # The article's words for daemon.json; the rest of the file is its owner's.
@@ -143,7 +143,7 @@ def by_installer(node: Node, *options: str) -> None:
 def test_the_plugin_by_docker_run_registers(
     lab: Lab, node: Node, run: Callable[..., Ran], gpunode: Callable[..., Ran]
 ):
-    """As docs/deviceplugin.md has it: the kubelet counts the GPUs without any object of the cluster."""
+    """As docs/howto/plugin-by-hand.md has it: the kubelet counts the GPUs without any object of the cluster."""
     proven(run("provision", "--yes"), gpus=2)
     removed = gpunode("plugin remove", "--yes", "--json")
     assert removed.code == 0, removed
@@ -155,7 +155,7 @@ def test_the_plugin_by_docker_run_registers(
 
 
 def documented() -> str:
-    """The command as docs/deviceplugin.md has it."""
+    """The command as docs/howto/plugin-by-hand.md has it."""
     text = DOCUMENT.read_text()
     (command,) = re.findall(r"(?m)^docker run (?:.*\\\n)*.*$", text)
     return str(command)

@@ -169,7 +169,7 @@ def test_the_site_builds_without_a_broken_link(tmp_path):
 
 def test_the_device_plugins_daemonset_by_hand_is_what_gpunode_applies():
     """The one in its document is part of the one that is tried on real kubelets."""
-    text = (ROOT / "docs/deviceplugin.md").read_text().split("```yaml\n")[1].split("```")[0]
+    text = (ROOT / "docs/howto/plugin-by-hand.md").read_text().split("```yaml\n")[1].split("```")[0]
     by_hand = yaml.safe_load(text)["spec"]["template"]["spec"]
     objects = Spec("gpunode", PluginImage("gpunode-deviceplugin")).manifests
     applied = next(
