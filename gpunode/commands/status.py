@@ -170,7 +170,7 @@ def _nodes_of(api: Api, hosts: Iterable[Host]) -> dict[str, Node]:
 def leave_taken_back(
     api: Api, session: Session, usages: Iterable[NodeUsage]
 ) -> tuple[tuple[NodeUsage, ...], dict[str, str]]:
-    """The usages without those of hosts that gpunode has taken back, and when these were: host → `undone 27 Nov`. A node with gpunode's
+    """The usages without those of hosts that gpunode has taken back, and when these were: host → `undone 2026-11-27 14:03 CET`. A node with gpunode's
     label was set up since, with another inventory."""
     usages = tuple(usages)
     silent = {usage.node for usage in usages if usage.reason and usage.reason.code == NO_PLUGIN}

@@ -227,7 +227,7 @@ def known_gpus(inventory: Path, hosts: Collection[str]) -> dict[str, tuple[str, 
 
 
 def find_taken_back(inventory: Path, hosts: Collection[str], changed: Collection[str] = ()) -> dict[str, str]:
-    """Host → when it was forgotten, or when its runs were undone: `undone 27 Nov`. Hosts on which a run's changes are left are not in it.
+    """Host → when it was forgotten, or when its runs were undone: `undone 2026-11-27 14:03 CET`. Hosts on which a run's changes are left are not in it.
     `changed`: those whose journal has entries, so that a run of another inventory came after each `forget`."""
     back: dict[str, str] = {}
     reverted, settled = set[tuple[str, str]](), set[str]()

@@ -74,6 +74,7 @@ class Human:
         self._causes: dict[tuple[str, str, str], str] = {}  # of a broken link -> the first host
         self._messages: dict[str | None, str] = {}  # host -> the last one
         self._problems = set[str]()  # their first lines
+        self._failures = set[str]()  # of hosts, likewise
         self._line = Line(self._err)
         self._folded: list[Callable[[], None]] = []  # shows what was shown without diffs again, with them
 
@@ -159,6 +160,9 @@ class Human:
     def failures(self, outcomes: Sequence[Outcome], width: int = 0) -> None:
         for host in group_failures([*map(show_host, outcomes)]):
             self._print(failure(host, width))
+        for each in outcomes:
+            first, *_ = lines(each.why) or [""]
+            self._failures.add(f"{each.host}: {each.status}: {first}")
 
     def _print(self, parts: Iterable[Part], to: Console | None = None) -> None:
         """One print for all: each print of rich costs more than a line."""
@@ -209,11 +213,10 @@ class Human:
         if kind in WRITTEN:
             self._print(WRITTEN[kind](rows))
             return
-        if kind == "verified" and self._out.is_terminal and self._err.is_terminal:  # one screen
-            rows = [
-                ["see above" if f"{row[0]}: {cell}" in self._problems else cell for cell in row]
-                for row in rows
-            ]
+        if kind == "verified":
+            one_screen = self._out.is_terminal and self._err.is_terminal
+            above = self._failures | (self._problems if one_screen else set())
+            rows = [["see above" if f"{row[0]}: {cell}" in above else cell for cell in row] for row in rows]
         columns = [CALLED.get(column, column) for column in columns]
         text = plain if kind != "cause" else lambda cell: "\n".join(lines(cell))  # a fix has lines
         grouped = group_rows(kind, runs.name_absent(kind, rows))
