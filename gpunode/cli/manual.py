@@ -17,7 +17,7 @@ def show(
     topic: Annotated[
         list[str] | None,
         typer.Argument(
-            help="A page, a section of one (`safety#rights`), a command, a word of a title, or a key of the inventory; without one, the list of pages.",
+            help="A page, a section of one (`safety#batches`), a command, a word of a title, or a key of the inventory; without one, the list of pages.",
             metavar="TOPIC",
             show_default=False,
             autocompletion=complete_topics,

@@ -226,11 +226,11 @@ def lacks(missing: Sequence[Right], outcome: str = "", user: str = UNKNOWN) -> C
     message = f"the Kubernetes API does not let this user {', '.join(names)}{outcome}"
     hint = (
         f"An administrator of the cluster grants this{whom}:\n{made}kubectl apply -f - <<'END'\n{objects}\nEND\n"
-        f"All that gpunode may need, for `provision` too: {page('safety#rights')}"
+        f"All that gpunode may need, for `provision` too: {page('rights')}"
     )
     if len(names) > NAMED:
         message = f"{outcome.lstrip(': ')}{outcome and ': '}{whose} lacks {count}"
-        roles = f"Roles for an administrator to apply: {page('safety#rights')}. --json prints a manifest of exactly these rights."
+        roles = f"Roles for an administrator to apply: {page('rights')}. --json prints a manifest of exactly these rights."
         hint = Folded(hint, "\n".join(("Missing:", *(f"  {line}" for line in sum_up(missing)), roles)))
     error = ClusterError(message, hint=hint, code=NO_RIGHTS)
     error.exit_code = EXIT

@@ -1,4 +1,4 @@
-"""The ClusterRole of docs/safety.md on the real API server: enough for all commands, and each missing right is named beforehand."""
+"""The ClusterRole of docs/rights.md on the real API server: enough for all commands, and each missing right is named beforehand."""
 
 import subprocess
 from collections.abc import Callable, Iterator
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.lab
 RBAC = "/apis/rbac.authorization.k8s.io/v1"
 BUDGETS = "/apis/policy/v1/namespaces/default/poddisruptionbudgets"
 CHECKOUT = Path(__file__).parents[2]
-ROLE = yaml.safe_load((CHECKOUT / "docs/safety.md").read_text().split("```yaml\n")[1].split("```")[0])
+ROLE = yaml.safe_load((CHECKOUT / "docs/rights.md").read_text().split("```yaml\n")[1].split("```")[0])
 NAME = ROLE["metadata"]["name"]
 DAEMON = "/etc/docker/daemon.json"
 

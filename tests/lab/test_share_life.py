@@ -361,7 +361,7 @@ def test_another_unit_or_resource_on_a_live_node(
 @pytest.fixture
 def operator(lab: Lab, inventory: Path) -> Iterator[Path]:
     """The inventory as of a service account that has the document's roles and nothing else."""
-    parts = (Path(__file__).parents[2] / "docs/safety.md").read_text().split("```yaml\n")[1:]
+    parts = (Path(__file__).parents[2] / "docs/rights.md").read_text().split("```yaml\n")[1:]
     roles = [yaml.safe_load(part.split("```")[0]) for part in parts]
     subject = {"kind": "ServiceAccount", "namespace": "default", "name": "share-operator"}
     lab.request("POST", f"{NAMESPACE}/serviceaccounts", {"metadata": {"name": subject["name"]}})

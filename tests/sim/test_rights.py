@@ -1,4 +1,4 @@
-"""What a run's user needs to be allowed: the ClusterRole of docs/safety.md, and nothing that a run does not ask for."""
+"""What a run's user needs to be allowed: the ClusterRole of docs/rights.md, and nothing that a run does not ask for."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,7 +16,7 @@ from .jobs import applies, change, client, cordoned, job
 
 pytestmark = pytest.mark.usefixtures("records")
 HOST, USER = "gpu-1", "nobody"
-BLOCKS = (Path(__file__).parents[2] / "docs/safety.md").read_text().split("```yaml\n")[1:]
+BLOCKS = (Path(__file__).parents[2] / "docs/rights.md").read_text().split("```yaml\n")[1:]
 ROLES = {
     role["metadata"]["name"]: role for block in BLOCKS if (role := yaml.safe_load(block.split("```")[0]))
 }

@@ -48,7 +48,7 @@ def test_long_lists_name_the_first():
         ("../inventory.md", "# The inventory"),
         ("air-gap", "# Air gap"),
         ("howto/air-gap.md", "# Air gap"),
-        ("safety#rights", "## Rights"),
+        ("safety#one-operator", "## One operator"),
         ("reference/codes", "# Codes"),
         ("plugin deploy", "Usage: gpunode plugin deploy"),
         ("undo", "Usage: gpunode undo"),  # not the page
@@ -92,7 +92,7 @@ def test_a_page_names_the_command_that_shows_another_page_not_its_file():
 @pytest.mark.parametrize(
     ("topic", "there"),
     [
-        ("rights", "## Rights"),  # one section of one page: itself
+        ("one operator", "## One operator"),  # one section of one page: itself
         ("xid", "## Xids"),
         ("mig layouts", "## MIG layouts"),
         ("mig", "`gpunode help inventory#mig-layouts`: MIG layouts"),

@@ -174,13 +174,13 @@ def status_error(access: Access, answer: Object) -> HttpError:
         hint = (
             f"Grant `{no['verb']}` on `{resource}`, or use a context that has it; "
             f"see `kubectl auth can-i {no['verb']} {resource}{flag}`. "
-            f"A ClusterRole with all that a run needs: {page('safety#rights')}"
+            f"A ClusterRole with all that a run needs: {page('rights')}"
         )
         untried = f"the user `{no['user']}` may not {no['verb']} {resource} {where}"
     elif code == 403 and (no := GRANT.search(detail)):
         rules = " ".join(no["rules"].split())
         message = f"the user `{no['user']}` may not create {no['what']}: it grants rights that the user lacks: {rules}"
-        hint = f"Grant the user these rights, too. A ClusterRole with all that a run needs: {page('safety#rights')}"
+        hint = f"Grant the user these rights, too. A ClusterRole with all that a run needs: {page('rights')}"
     elif obstacle := obstacles.match_admission(detail):  # webhooks choose their own code
         message, hint = f"the cluster's admission refused it: {detail}", obstacle.fix
     elif code == 403:

@@ -213,7 +213,7 @@ def _readable(api: Api, manifests: Sequence[Object], notify: OnProgress) -> list
         if error.status != 403:
             raise
         why = error.untried or error.message
-        notify(f"Remaining admission policies are unknown: {why}. Rights: {page('safety#rights')}")
+        notify(f"Remaining admission policies are unknown: {why}. Rights: {page('rights')}")
         return [manifest for manifest in manifests if manifest["kind"] not in policies]
     return list(manifests)
 

@@ -120,7 +120,7 @@ def _ask(api: Api, node: Node, pod: Object | None, namespace: str) -> tuple[Gpu,
             "plugin-older", "its device plugin is older than this gpunode and has no figures", fix=UPDATE
         )
     if status in (401, 403):
-        fix = f"To show the GPUs' use, memory and health, this user needs `get` on `pods/proxy` in namespace {namespace}: {page('safety#to-look-only')}"
+        fix = f"To show the GPUs' use, memory and health, this user needs `get` on `pods/proxy` in namespace {namespace}: {page('rights#to-look-only')}"
         return Problem(FORBIDDEN, "this user may not ask the plugin through the API server", fix=fix)
     if status != 200:
         return Problem("no-answer", f"the plugin cannot be asked: HTTP {status}")

@@ -653,7 +653,7 @@ def test_who_has_no_right_to_admission_policies_needs_none_where_none_is_wanted(
     if annotation:
         assert isinstance(deployed.exception, ClusterError)
         assert f"does not let the user `u` {right}" in deployed.exception.message
-        assert "`gpunode help safety#rights`" in deployed.exception.hint
+        assert "`gpunode help rights`" in deployed.exception.hint
         assert not fake.all("DaemonSet")
         return
     for done in (deployed, command("plugin", "remove", "--yes")):

@@ -64,7 +64,7 @@ def test_two_replicas_of_which_one_is_ready(archive: str | None):
 
 ROLES = {
     role["metadata"]["name"]: role
-    for part in (Path(__file__).parents[3] / "docs/safety.md").read_text().split("```yaml\n")[1:]
+    for part in (Path(__file__).parents[3] / "docs/rights.md").read_text().split("```yaml\n")[1:]
     if "kind: ClusterRole\n" in part
     for role in [yaml.safe_load(part.split("```")[0])]
 }

@@ -21,7 +21,7 @@ SERVED: Any = SimpleNamespace(
 )  # an API
 INVENTORY = Inventory("inventory.yaml", (), Cluster(plugin=PluginImage("plugin:1")))
 PLUGIN = nodes.spec_of(INVENTORY).manifests
-BLOCKS = (Path(__file__).parents[3] / "docs/safety.md").read_text().split("```yaml\n")[1:]
+BLOCKS = (Path(__file__).parents[3] / "docs/rights.md").read_text().split("```yaml\n")[1:]
 ROLES = {
     role["metadata"]["name"]: role["rules"]
     for block in BLOCKS
@@ -146,7 +146,7 @@ def test_many_missing_rights_are_counted_as_the_roles_name_them():
         "  Missing:",
         "    cluster: get/list r0, r1, r2, r3, r4",
         "    namespace ml: get pods/log",
-        "  Roles for an administrator to apply: `gpunode help safety#rights`. --json prints a manifest of exactly these rights.",
+        "  Roles for an administrator to apply: `gpunode help rights`. --json prints a manifest of exactly these rights.",
     ]
     assert rights.lacks(many).message == "this user lacks 10 rights"
     assert rights.lacks(many[:2]).message == "the Kubernetes API does not let this user get/list r0"
