@@ -1,4 +1,4 @@
-"""Over from gpushare with its pods running, and back, as docs/sharing.md has it.
+"""Over from gpushare with its pods running, and back, as docs/howto/from-gpushare.md has it.
 
 gpushare's plugin is a stand-in that the kubelet cannot tell from it (pkg/gpu/nvidia: ids, one size for all GPUs, variables),
 but that is told which GPU a pod was given. Its extender is the annotations that it writes.
