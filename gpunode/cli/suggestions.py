@@ -157,7 +157,7 @@ def _missing(context: Any, parameter: Any) -> UsageError:
     about = f": {parameter.help[0].lower()}{parameter.help[1:].rstrip('.')}" if parameter.help else ""
     example = " ".join((context.command.help or "").partition("Example: ")[2].split())
     return UsageError(
-        f"{context.command_path.removeprefix('gpunode ')} needs {name}{about}",
+        f"{context.command_path.partition('gpunode ')[2]} needs {name}{about}",
         hint=f"For example `{example}`. More: `{context.command_path} --help`." if example else "",
     )
 

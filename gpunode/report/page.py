@@ -471,7 +471,9 @@ class Page:
 
     def add_failure(self, problem: Problem) -> None:
         """A problem that ends the command; the command line reports it."""
-        self._view["errors"].append([line.strip() for line in [*lines(str(problem)), *lines(problem.fix)]])
+        self._view["errors"].append(
+            [line.strip() for line in [*lines(str(problem)), *lines(brief(problem.fix))]]
+        )
 
     def note(self, text: str) -> None:
         self._report.note(text)
