@@ -153,7 +153,7 @@ class Card:
         parts = drop_first_line(parts) if planned.plan or not planned.problem else parts
         if planned.plan and self.result is not None:
             parts = [(f"   {self._plan_end}\n", "bold"), *parts]
-        if self.outcome is not None and self.outcome is not planned and self.outcome.problem:
+        if self.outcome and self.outcome.problem and self.outcome.problem != planned.problem:
             parts += failure(show_host(self.outcome), 0)
         return with_styles(parts)
 

@@ -78,7 +78,9 @@ def page(tmp_path) -> Page:
     written.plans(outcomes)
     written.cluster("prod", [Difference(Title("DaemonSet", "y", "x"), "changed", ("-a: <b>", "+a: <c>"))])
     written.problem(Problem("", "no <answer>", fix="Try again."))
-    written.summary(outcomes, cluster=1)
+    written.summary(
+        [replace(outcome) for outcome in outcomes], cluster=1
+    )  # as with another inventory than the usual one
     return written
 
 
@@ -150,6 +152,7 @@ def test_the_fleet_is_reported_by_cause_the_bad_ones_first(page: Page):
         ("1", "green", "up to date", "gpu-3"),
     ]
     assert rows[1][3] == "docker"
+    assert page.text().count('<span class="red">✗ refused</span>') == 1
 
 
 def test_each_host_has_its_diff_its_gpus_and_its_timeline(page: Page):
