@@ -6,8 +6,10 @@ A general answer knows the program that failed and not the cause, and says so. `
 own codes, `actions.yaml` what to do about them. The short names and what the device plugin makes of an Xid are in `contract/xids`.
 """
 
+import json
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib.resources import files
@@ -15,6 +17,7 @@ from typing import Any, Literal, TypeAlias, cast
 
 from gpunode import wording
 from gpunode.contract.xids import NAMES, Verdict, verdict
+from gpunode.explain.index import Index
 from gpunode.planning.tables import entry, table
 
 # unknown: the line has several causes, and does not tell which. "": of a code of gpunode's own.
@@ -46,12 +49,24 @@ CUDA = re.compile(
     r"\b(?:nv)?(?:cuda|cuInit|cuCtx|cuDevice)(?:[\w() .]*?(?:error|failure|code|returned|status)|.*\berr(?:or)?)?[\s=(:]{1,3}(?P<code>\d+)\b",
     re.IGNORECASE,
 )
+RETURNED = re.compile(
+    r"(?:returned?|error|status)(?: code| value)?\W{1,3}(?P<code>\d{1,3})\W{1,3}(?:from|in|by)\W{1,3}cuda[A-Z]",
+    re.IGNORECASE,
+)
 CUDA_NAME = re.compile(r"(?:CUDA_ERROR_|cudaError_?)(?P<name>[A-Za-z]\w*)")
 FAILED = re.compile(r"err|failure|returned|status", re.IGNORECASE)
 ECHO = re.compile(r"\s*(?:File \".*\", line \d+|raise [\w.]+\()")  # a traceback's copy of the source
 OF_SMI = "API mismatch: the client 'nvidia-smi'"
+COLOURS = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")  # ECMA-48, control sequences
+# Before a line: the kernel's time, or a date; with its stream in the log of a container (CRI).
+TIMES = re.compile(r"(?:\[ *\d+\.\d+\] |\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d\S* (?:std(?:out|err) [FP] )?)+")
+# What names the writer: `kubectl logs --prefix`, `docker compose logs`, klog, syslog.
+TAG = re.compile(
+    r"\[[\w./-]+\] |[\w.-]+ *\| |[IWEF]\d{4} [\d:.]+ +\d+ \S+\] |(?:<\d+>)?(?:[A-Z][a-z]{2} +\d+ [\d:]{8} )?(?:\S+ )?[\w./@-]+\[\d+\]: "
+)
+FEW = 100  # lines that are read before an index pays
 LONGEST = 4000  # characters of a line: patterns take the square of it at worst
-NEVER = r"(?!)"  # of a row for numbers alone
+NEVER = r"(?!)no line"  # of a row for numbers alone
 GENERAL = "This line does not prove one cause."
 OWN = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 PAGES = ("reference/codes", "json", "accept", "failures")  # with tables of codes
@@ -109,42 +124,84 @@ class Explanation:
     source: str
     alternative: Alternative | None = None
     general: bool = False  # the line proves no cause, or another line has it
+    bare_command: str = ""  # the host's own, without what its node needs around it
+    more: str = ""  # `next` without what `command` says already
 
 
 def explain(text: str) -> Explanation | None:
     """The meaning of a line of a log, or of a code; None: not known."""
-    text = " ".join(text.split())[:LONGEST]
-    if match := XID.search(text):
-        return _xid(int(match["code"]), match["gpu"], match["rest"])
-    if match := SXID.search(text) or NVSWITCH.search(text):
-        return _sxid(int(match["code"]), match["severity"])
-    if match := NAMED.search(text):
-        if match[0] == text or OF_A_GPU.search(text):
-            meaning = (_sxid if match["kind"].lower() == "sxid" else _xid)(int(match["code"]))
-            again = f" {AGAIN}" if TAKEN.search(text) else ""
-            return meaning and replace(meaning, next=meaning.next + again)
-        return None
+    text = _bare(text)
     if text.isdecimal() and len(text) <= 5:
         return _xid(int(text)) or _sxid(int(text))
     code = text.lower()
-    if OWN.fullmatch(code):
+    if OWN.fullmatch(code) and not NAMED.search(text):
         if row := entry("gpunode.explain", "lines.yaml", code):
             return _line(row)
         if own := _own().get(code):
             what, source = own
             return _explanation(code, what, "", "see-message", source)
-    reported = _reports_failure(text)
+    return _behind_a_tag(text)
+
+
+def _bare(line: str) -> str:
+    """The line without colours, quotes' escapes, the time before it and a logger's record around it."""
+    line = COLOURS.sub("", line).lstrip("\ufeff")
+    if line.lstrip().startswith("{"):
+        with suppress(ValueError, TypeError, RecursionError):
+            record = json.loads(line)
+            said = record.get("MESSAGE", record.get("log"))
+            said = said if isinstance(said, str) else bytes(said).decode(errors="replace")
+            name = record.get("SYSLOG_IDENTIFIER")
+            line = f"{name}[{record.get('_PID', 0)}]: {said}" if name else said
+    line = " ".join(line.replace('\\"', '"').split())[:LONGEST]
+    return line[match.end() :] if (match := TIMES.match(line)) else line
+
+
+def _behind_a_tag(text: str, index: Index | None = None) -> Explanation | None:
+    """The meaning of a line; a name before it, of a host, a pod or a program, hides none."""
+    whole = _meaning(text, index)
+    if (whole is None or whole.general) and (match := TAG.match(text)):
+        rest = _meaning(text[match.end() :], index)
+        return rest if whole is None or (rest and not rest.general) else whole
+    return whole
+
+
+def _meaning(text: str, index: Index | None) -> Explanation | None:
+    """`index`: of the rows, to look at those alone that may match."""
+    low = text.lower()
+    if "xid" in low or "nvswitch" in low:
+        if match := XID.search(text):
+            return _xid(int(match["code"]), match["gpu"], match["rest"])
+        if match := SXID.search(text) or NVSWITCH.search(text):
+            return _sxid(int(match["code"]), match["severity"])
+        if match := NAMED.search(text):
+            if match[0] == text or OF_A_GPU.search(text):
+                meaning = (_sxid if match["kind"].lower() == "sxid" else _xid)(int(match["code"]))
+                again = f" {AGAIN}" if TAKEN.search(text) else ""
+                return meaning and replace(meaning, next=meaning.next + again)
+            return None
+    rows, numbers = _lines(), index.numbers(text) if index else range(len(_lines()) + 1)
     row = next(
         (
-            row
-            for row in _lines()
-            if (reported or not row.get("failure")) and _pattern(row.get("match", NEVER)).search(text)
+            rows[number]
+            for number in numbers
+            if number < len(rows)
+            and _pattern(rows[number].get("match", NEVER)).search(text)
+            and ("failure" not in rows[number] or _reports_failure(text))
         ),
         None,
     )
-    if (row is None or row["fault"] == "unknown") and (kind := _cuda(text)):
+    of_cuda = numbers and numbers[-1] >= len(rows)
+    if of_cuda and (row is None or row["fault"] == "unknown") and (kind := _cuda(text)):
         row = entry("gpunode.explain", "lines.yaml", kind)
     return _line(row) if row else None
+
+
+@cache
+def _index() -> Index:
+    """Of the rows; a number after theirs is of a line that may name an error of CUDA."""
+    texts = (re.escape(row[3]) for group in _table("cuda").values() for row in group if row[3])
+    return Index([*(row.get("match", NEVER) for row in _lines()), *texts, "cuda|cuInit|cuCtx|cuDevice"])
 
 
 def _reports_failure(text: str) -> bool:
@@ -178,10 +235,16 @@ def _cuda(text: str) -> str:
     elif match := CUDA_NAME.search(text):
         name = match["name"].replace("_", "").lower()
         kind = next((row[4] for row in rows if name in (_plain(row[1]), _plain(row[2]))), "")
-    elif (match := CUDA.search(text)) and (match[0] == text or FAILED.search(match[0])):
+    elif match := _number(text):
         kind = next((row[4] for row in rows if row[0] == match["code"]), "")
     # NCCL's own calls are not the program's.
     return "" if kind == "launch-refused" and "NCCL" in text else kind
+
+
+def _number(text: str) -> re.Match[str] | None:
+    """Where the text names an error of CUDA by its number, after a call or before it."""
+    match = CUDA.search(text)
+    return match if match and (match[0] == text or FAILED.search(match[0])) else RETURNED.search(text)
 
 
 def _plain(name: str) -> str:
@@ -227,8 +290,15 @@ def explain_lines(text: str) -> Sequence[tuple[str, Explanation]]:
     A line that names no cause, or another line's, is left out beside a specific one. nvidia-smi's line of the kernel tells of nvidia-smi alone.
     """
     known: dict[Explanation, str] = {}
-    for line in text.splitlines():
-        if not ECHO.match(line) and (explanation := explain(line)):
+    lines = text.splitlines()
+    index = _index() if len(lines) > FEW else None
+    seen: set[str] = set()
+    for line in lines:
+        bare = _bare(line)
+        if bare in seen or ECHO.match(line):
+            continue
+        seen.add(bare)
+        if explanation := _behind_a_tag(bare, index) if len(lines) > 1 else explain(line):
             known.setdefault(explanation, line.strip())
     others = [meaning for meaning, line in known.items() if OF_SMI in line]
     own = [meaning for meaning in known if meaning not in others]
@@ -273,7 +343,7 @@ def _sxid(code: int, logged: str | None = None) -> Explanation | None:
     row = _table("sxid").get(str(code))
     if row is None:
         return None
-    _, name, severity = row[0]
+    _, name, severity, otherwise = row[0]
     fatal = (
         (logged or severity).lower() != "non-fatal" if severity == "may be fatal" else severity != "non-fatal"
     )
@@ -282,26 +352,35 @@ def _sxid(code: int, logged: str | None = None) -> Explanation | None:
     if fatal and severity == "always fatal":
         later = ""
     return _explanation(
-        f"sxid-{code}", what, "hardware", "reset-fabric" if fatal else "nothing", SXID_SOURCE, later=later
+        f"sxid-{code}",
+        what,
+        "hardware",
+        "reset-fabric" if fatal else otherwise or "nothing",
+        SXID_SOURCE,
+        later=later,
     )
 
 
 def _line(row: Mapping[str, Any]) -> Explanation:
-    advice = {**_actions()[row["action"]], **row}
+    action = _actions()[row["action"]]
+    around = action.get("around", "")
+    bare = action.get("command", "") if around else row.get("command", action.get("command", ""))
+    general = GENERAL if row.get("failure") else ""
+    said = "" if "next" in row else action["next"]
+    first = "" if "command" in row else action.get("first", "")
+    rest = _join(row.get("next", ""), row.get("more", ""), first)
     return Explanation(
         row["code"],
         row["what"],
         row["fault"],
         row["action"],
-        _join(
-            GENERAL if row.get("failure") else "",
-            advice["next"],
-            "" if "command" in row else advice.get("first", ""),
-        ),
-        advice.get("command", ""),
+        _join(general, said, rest),
+        row.get("command", around.format(bare) or bare),
         row["source"],
         _alternative(row),
-        row["action"] == "follow-other" and (bool(row.get("failure")) or row["fault"] != "unknown"),
+        row["action"] == "follow-other" and (bool(general) or row["fault"] != "unknown"),
+        bare,
+        rest if around else _join(general, said, rest),
     )
 
 
@@ -327,9 +406,21 @@ def _explanation(
 ) -> Explanation:
     advice = _actions()[action]
     address = f"{gpu.lower()}.0" if gpu and "." not in gpu else gpu.lower()
-    command = advice.get("command", "").format(gpu=address or "GPU")
-    following = _join(advice["next"], advice.get("first", ""), later)
-    return Explanation(code, what, cast("Fault", fault), action, following, command, source)
+    bare = advice.get("command", "").format(gpu=address or "GPU")
+    around = advice.get("around", "")
+    rest = _join(advice.get("first", ""), later)
+    following = _join(advice["next"], rest)
+    return Explanation(
+        code,
+        what,
+        cast("Fault", fault),
+        action,
+        following,
+        around.format(bare) or bare,
+        source,
+        bare_command=bare,
+        more=rest if around else following,
+    )
 
 
 def _join(*sentences: str) -> str:

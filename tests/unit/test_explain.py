@@ -2,9 +2,11 @@
 
 import ast
 import functools
+import random
 import re
 import string
 import sys
+from collections import Counter
 from importlib import import_module
 from importlib.resources import files
 from pathlib import Path
@@ -13,21 +15,34 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from gpunode import explain as explanations
 from gpunode.agent.failures import HINTS
 from gpunode.cli import app
 from gpunode.cluster import obstacles
 from gpunode.contract.xids import Verdict, verdict
 from gpunode.deviceplugin import cuda, gpus
-from gpunode.explain import ACTIONS, OWN, Explanation, _lines, _own, _words, explain, explain_lines
+from gpunode.explain import (
+    ACTIONS,
+    OWN,
+    Explanation,
+    _bare,
+    _behind_a_tag,
+    _index,
+    _lines,
+    _own,
+    _words,
+    explain,
+    explain_lines,
+)
 from gpunode.links.driver.link import repair
 from gpunode.links.pod.pending import REASONS
 from gpunode.packages import SYSTEMS
 from gpunode.planning.tables import entry, table
 from tests import cases, forks, jsonlines, tables
+from tests.explained import judge
 
 explain = functools.cache(explain)  # most lines are asked about by several tests
 GPU = "0000:3b:00"
-UNKNOWN = ("unknown", "unknown")
 PARSER, COMPILER = (
     import_module(name)
     for name in (
@@ -96,10 +111,10 @@ def test_bits_of_no_rule_are_not_taken_for_those_of_another():
 def test_every_sxid_has_an_answer_with_its_source():
     catalogue = rows("sxid")
     assert len(catalogue) == 93
-    for code, name, severity, *_ in catalogue:
+    for code, name, severity, recovery, *_ in catalogue:
         answer = meaning(f"nvidia-nvswitch0: SXid (PCI:0000:c1:00.0): {code}, Link 1 (First)")
         assert name in answer.what
-        assert answer.action == ("nothing" if severity == "non-fatal" else "reset-fabric")
+        assert answer.action == (recovery or "nothing" if severity == "non-fatal" else "reset-fabric")
         assert answer.source
         assert meaning(f"sxid {code}") == meaning(code) == answer
         assert name in meaning(f"detected NVSwitch fatal error {code} on fid 0 on NVSwitch pci bus id 0").what
@@ -107,8 +122,14 @@ def test_every_sxid_has_an_answer_with_its_source():
 
 def test_the_line_decides_where_the_catalogue_leaves_it_open():
     line = "nvidia-nvswitch0: SXid (PCI:0000:c1:00.0): 22012, {}, Link 1"
-    assert meaning(line.format("Non-fatal")).action == "nothing"
+    assert meaning(line.format("Non-fatal")).action == "check-hardware"
     assert meaning(line.format("Fatal")).action == "reset-fabric"
+    assert meaning(line.format("Non-fatal").replace("22012", "10001")).action == "nothing"
+
+
+def test_an_sxid_that_is_not_fatal_has_the_recovery_of_the_guide():
+    """12028 stalls the GPU's NVLinks until a restart."""
+    assert meaning("sxid 12028").action == "reset-fabric"
 
 
 @pytest.mark.parametrize(
@@ -152,25 +173,55 @@ def test_what_no_table_has_is_not_guessed_at(text: str):
 
 @tables.rows("explained-threads")
 def test_lines_of_public_threads_are_answered_by_their_outcome(name: str, right: int, wrong: int):
-    """By the answer's fault and action, both; or by both of its alternative, which has to tell when it holds.
-
-    Those that are wrong have had other causes in other threads. Lines that differ in numbers only are in one of the files. A line of no single cause has no answer with one, and an
-    answer whose cause is unknown counts as none.
-    """
-    answers = [(row, explain(row["line"])) for row in cases.read(f"explain/{name}.yaml")]
-    as_labelled = [row for row, answer in answers if (row["fault"], row["action"]) in causes(answer)]
-    assert len(as_labelled) >= right
-    others = [(row, each) for row, each in answers if causes(each) != [UNKNOWN] and row not in as_labelled]
-    assert len([row for row, _ in others if row["fault"] != "unknown"]) <= wrong
-    assert [
-        row["line"] for row, each in others if row["fault"] == "unknown" and each and not each.alternative
-    ] == []
+    """Those that are wrong have had other causes in other threads. Lines that differ in numbers only are in one of the files."""
+    counts = Counter(judge(row, explain(row["line"])) for row in cases.read(f"explain/{name}.yaml"))
+    assert counts["right"] >= right
+    assert counts["wrong"] <= wrong
 
 
-def causes(answer: Explanation | None) -> list[tuple[str, str]]:
-    if answer is None or answer.fault == "unknown":
-        return [UNKNOWN]
-    return [(change.fault, change.action) for change in (answer, answer.alternative) if change]
+@tables.rows("log-prefixes")
+@pytest.mark.parametrize(
+    ("line", "code"),
+    [
+        ("No devices were found", "gpu-not-listed"),
+        ("error: misaligned address", "kernel-failed"),
+        ("Tried to allocate 216.00 MiB (GPU 0; 7.92 GiB total capacity)", "out-of-memory"),
+        ("NVRM: Xid (PCI:0000:3b:00): 79, pid=1", "xid-79"),
+        ("nvidia-container-cli: device error: 4: unknown device", "device-unknown"),
+    ],
+)
+def test_what_a_logger_writes_around_a_line_hides_no_answer(before: str, after: str, line: str, code: str):
+    text = before + line + after
+    assert [answer.code for _, answer in explain_lines(text)] == [code]
+    assert [answer.code for _, answer in explain_lines(f"{text}\n" * 2)] == [code]
+
+
+def test_an_index_passes_by_no_row_that_matches():
+    """Each pattern has a text that it needs: what needs none is tried for each line."""
+    assert not _index().always
+    for row in cases.cases("explain"):
+        by_index = _behind_a_tag(_bare(row["line"]), _index())
+        assert by_index == explain(row["line"]), row["line"]
+
+
+def test_a_long_log_tries_few_rows(monkeypatch):
+    """200 kB of noise with one line of the kernel in it."""
+    tried: list[str] = []
+    monkeypatch.setattr(
+        explanations, "_pattern", lambda match: tried.append(match) or re.compile(match, re.I)
+    )
+    noise = random.Random(1).randbytes(200_000).decode("latin-1").splitlines()
+    assert len(noise) > 1000
+    text = "\n".join([*noise, FELL_OFF, *noise])
+    assert [answer.code for _, answer in explain_lines(text)] == ["xid-79"]
+    assert len(tried) < len(noise) / 10
+
+
+@pytest.mark.parametrize(
+    "line", ["79", "failed", "\u0663", "{" * 100_000, '{"a":' * 100_000, '{"log": [256]}', "[" * 5000]
+)
+def test_a_number_or_a_word_alone_is_a_code_for_a_user_and_nothing_in_a_log(line: str):
+    assert explain_lines(f"{line}\n{line}") == []
 
 
 def test_a_family_of_lines_has_its_answer_and_an_unknown_cause_is_narrowed_down():

@@ -20,7 +20,6 @@ UNMANAGED = "`driver: none` leaves the driver to you: install it or load its mod
 SILENT = "gpus-silent"  # verdict's code: NVML lists or reaches fewer GPUs than the bus has
 LOST = ("gpu-lost", "gpu-unreachable", "xid-79")  # codes of a GPU that has left the bus
 ON_HOST = ("reboot", "reset-gpu", "reset-fabric")  # actions whose command is one
-DRAIN = "Drain the node, then reboot the host."  # explain's words for these commands
 
 
 def repair(node: str, code: str = "gpu-lost") -> str:
@@ -33,9 +32,9 @@ def repair(node: str, code: str = "gpu-lost") -> str:
         assert meaning
     fix, other = meaning.next, meaning.alternative
     if meaning.action in ON_HOST:
-        command = "systemctl reboot" if meaning.action == "reboot" else meaning.command
-        commands = f"`kubectl drain {node} --ignore-daemonsets`; on the host `sudo {command}`; then `kubectl uncordon {node}`"
-        fix = lines((commands, fix.removeprefix(DRAIN).strip()))
+        command = f"on the host `sudo {meaning.bare_command}`"
+        commands = f"`kubectl drain {node} --ignore-daemonsets`; {command}; then `kubectl uncordon {node}`"
+        fix = lines((commands, meaning.more))
     return f"{fix}{'' if fix.endswith('.') else '.'} If {other.condition}: {other.next}" if other else fix
 
 
