@@ -211,7 +211,7 @@ def actions() -> Iterator[str]:
             (
                 f"`{name}`",
                 " ".join(filter(None, (value["next"], value.get("first")))),
-                f"`{value['command']}`" if value.get("command") else "",
+                f"`{value.get('around', '{}').format(value['command'])}`" if value.get("command") else "",
             )
             for name, value in advice.items()
         ),
