@@ -235,6 +235,13 @@ def few(items: Sequence[str], most: int) -> str:
     return ", ".join(items[:most]) + more
 
 
+def near(name: str, known: Iterable[str], most: int = 1, cutoff: float = 0.6) -> list[str]:
+    """Those of the known names that are like this one; the one that differs in capitals alone."""
+    names = {each.lower(): each for each in known}
+    same = [name.lower()] if name.lower() in names else []
+    return [names[each] for each in same or difflib.get_close_matches(name.lower(), names, most, cutoff)]
+
+
 def nearest(topic: str) -> str:
     """The page whose name is most like this; empty if none is."""
     return "".join(difflib.get_close_matches(topic, pages(), 1))

@@ -1,6 +1,5 @@
 """Mistakes of a command line, answered with what to write."""
 
-import difflib
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,7 +9,7 @@ import typer
 from typer.core import TyperGroup
 
 from gpunode.errors import UsageError, clipped
-from gpunode.wording import pages
+from gpunode.wording import near, pages
 
 EXTRA = "Got unexpected extra argument"  # click's
 FIRST = (
@@ -114,14 +113,14 @@ def _explain(error: Exception) -> Exception:
     if context and (word := re.match(r"No such command '([\w-]+)'", message)):
         message, name = word[0], word[1].lower()  # without click's guesses
         there = context.command.commands
-        near = difflib.get_close_matches(name, there, 1)
+        close = near(name, there)
         if meant := None if context.parent else WORDS.get(name):
             known = meant.partition(" ")[0] in there
             hint = f"Here it is `gpunode {'' if known else 'help '}{meant}`."
         elif name in pages():
             hint = f"It is a page: `gpunode help {name}`."
-        elif near:
-            hint = f"Did you mean `{context.command_path} {near[0]}`?"
+        elif close:
+            hint = f"Did you mean `{context.command_path} {close[0]}`?"
     if context and (word := re.match(r"No such option: (-\S+)", message)):
         message = word[0]
         hint = _another_option(context, word[1]) or hint
@@ -144,8 +143,8 @@ def _another_option(context: Any, option: str) -> str:
         if not getattr(parameter, "hidden", False)
         for name in (*parameter.opts, *parameter.secondary_opts)
     ]
-    if near := difflib.get_close_matches(option.lower(), shown, 1):
-        return f"Did you mean `{near[0]}`?"
+    if close := near(option, shown):
+        return f"Did you mean `{close[0]}`?"
     key = validation.by_name(validation.schema()).get(option.lower().lstrip("-").replace("-", "_"))
     return f"It is a key of the inventory: `{key}`." if key and "INVENTORY" in arguments else ""
 

@@ -3,7 +3,6 @@
 Reads the file, and the keys, the image archive and the plugin configuration that it names. Contacts no host.
 """
 
-import difflib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
@@ -30,7 +29,7 @@ from gpunode.model import (
     SecondScheduler,
     Share,
 )
-from gpunode.wording import few
+from gpunode.wording import few, near
 
 CDI_FOLDERS = ("/var/run/cdi", "/run/cdi")  # where the toolkit's own units write
 PROBES, METRICS = ":9401", ":9400"  # where the plugin's pods answer (templates/cluster/plugin.yaml.j2)
@@ -237,10 +236,10 @@ def match_hosts(inventory: Inventory, patterns: Sequence[str], option: str, prob
                 missing.append(part)
             if not hosts and len(missing) <= NAMED:
                 glob = any(character in part for character in "*?[")  # a similar name would not match it
-                near = [] if glob else difflib.get_close_matches(part, known, n=1)
+                close = [] if glob else near(part, known)
                 advice = (
-                    f"; did you mean `{near[0]}`?"
-                    if near
+                    f"; did you mean `{close[0]}`?"
+                    if close
                     else f"; {inventory.path} has {group_names(inventory)}"
                 )
                 problems.append(f"{option} {part}: no such host or group{advice}")

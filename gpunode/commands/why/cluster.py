@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 
 from gpunode.cluster.api import Api
 from gpunode.cluster.api.kinds import Object
@@ -11,6 +10,7 @@ from gpunode.engine.session import Session
 from gpunode.errors import ClusterError, UsageError
 from gpunode.links.capacity import link as capacity
 from gpunode.links.plugin.usage import NodeUsage, read_usage
+from gpunode.wording import near
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +58,8 @@ def read_cluster(session: Session, *, hosts: bool) -> Cluster:
 def absent(kind: str, name: str, names: Sequence[str]) -> UsageError:
     """With near ones of `names`, which the cluster has."""
     same = [other for other in names if other.rpartition("/")[2] == name.rpartition("/")[2]]
-    near = (same or get_close_matches(name, names, 3, 0.8))[:3]
+    close = (same or near(name, names, 3, 0.8))[:3]
     hint = f"`kubectl get {kind}s{' -A' if kind == 'pod' else ''}` lists them."
-    if near:
-        hint = f"Did you mean {' or '.join(near)}?"
+    if close:
+        hint = f"Did you mean {' or '.join(close)}?"
     return UsageError(f"the cluster has no {kind} {name}", hint=hint)
