@@ -57,7 +57,9 @@ CUDA_NAME = re.compile(r"(?:CUDA_ERROR_|cudaError_?)(?P<name>[A-Za-z]\w*)")
 FAILED = re.compile(r"err|failure|returned|status", re.IGNORECASE)
 ECHO = re.compile(r"\s*(?:File \".*\", line \d+|raise [\w.]+\()")  # a traceback's copy of the source
 OF_SMI = "API mismatch: the client 'nvidia-smi'"
-COLOURS = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")  # ECMA-48, control sequences
+UNSEEN = re.compile(
+    r"\x1b\[[0-?]*[ -/]*[@-~]|\0"
+)  # colours (ECMA-48, control sequences); half of a text in UTF-16
 # Before a line: the kernel's time, or a date; with its stream in the log of a container (CRI).
 TIMES = re.compile(r"(?:\[ *\d+\.\d+\] |\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d\S* (?:std(?:out|err) [FP] )?)+")
 # What names the writer: `kubectl logs --prefix`, `docker compose logs`, klog, syslog.
@@ -145,7 +147,7 @@ def explain(text: str) -> Explanation | None:
 
 def _bare(line: str) -> str:
     """The line without colours, quotes' escapes, the time before it and a logger's record around it."""
-    line = COLOURS.sub("", line).lstrip("\ufeff")
+    line = UNSEEN.sub("", line).lstrip("\ufeff")
     if line.lstrip().startswith("{"):
         with suppress(ValueError, TypeError, RecursionError):
             record = json.loads(line)

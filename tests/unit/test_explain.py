@@ -196,6 +196,12 @@ def test_what_a_logger_writes_around_a_line_hides_no_answer(before: str, after: 
     assert [answer.code for _, answer in explain_lines(f"{text}\n" * 2)] == [code]
 
 
+def test_a_log_of_windows_is_read():
+    """Its bytes are UTF-16, read as UTF-8."""
+    log = f"{FELL_OFF}\n{FELL_OFF}".encode("utf-16").decode(errors="replace")
+    assert [answer.code for _, answer in explain_lines(log)] == ["xid-79"]
+
+
 def test_an_index_passes_by_no_row_that_matches():
     """Each pattern has a text that it needs: what needs none is tried for each line."""
     assert not _index().always
