@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, ClassVar, TypeAlias
 
 import yaml
@@ -66,6 +67,7 @@ def compose(text: str, loader: Any) -> yaml.Node | None:
         raise syntax_mistake(error, text.splitlines()) from None
 
 
+@lru_cache(maxsize=64)  # many hosts have the same text
 def nodes(text: str, loader: Any = yaml.SafeLoader) -> yaml.Node | None:
     """The root node of any text; None if it is empty. Raises yaml.YAMLError."""
     _bound(text, loader)

@@ -5,6 +5,7 @@ Edits are made in the text and then read back: when the result does not say exac
 
 import copy
 from collections.abc import Iterator, Mapping
+from functools import lru_cache
 from typing import Any
 
 from gpunode.errors import CannotPlan
@@ -63,7 +64,8 @@ SPELLED = "BinaryName CriuImagePath CriuPath CriuWorkPath IoGid IoUid NoNewKeyri
 OPTIONS = {name.lower(): name for name in SPELLED.split()}
 
 
-def read(text: str, path: str) -> dict[str, Any]:
+@lru_cache(maxsize=64)  # many hosts have the same text
+def read(text: str, path: str) -> Mapping[str, Any]:
     """A file of containerd's as data: of a known version, and each value that is read of its type."""
     data = toml.read(text, path, KINDS, "containerd")
     if data.get("version", 1) not in PLUGINS:
@@ -147,7 +149,7 @@ def containerd_toml(
     cri = lookup(data, root)
     plugin = lookup(effective, section(effective)[:-1]) if effective else lookup(data, root[:-1])
     edits = tuple(_edits(cri, plugin, default=default, keeps_runc=second or root[1] == PLUGINS[3]))
-    desired = copy.deepcopy(data)
+    desired = {**copy.deepcopy(data)}
     for at, value in edits:
         merge(desired, (*root, *at), value)
         text = toml.put(text, (*root, *at), value)
@@ -171,7 +173,7 @@ def without_nvidia(text: str, original: str, path: str, *, second: bool) -> str:
     root = section(data, second=second)
     cri, before = lookup(data, root), lookup(first, section(first, second=second))
     own, entry = (lookup(table, ("runtimes", "nvidia")) for table in (cri, before))
-    desired = copy.deepcopy(data)
+    desired = {**copy.deepcopy(data)}
     edits: list[tuple[Path, Any]] = []
     if not entry:
         lookup(desired, (*root, "runtimes")).pop("nvidia", None)  # type: ignore[attr-defined]

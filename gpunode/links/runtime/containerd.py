@@ -91,7 +91,7 @@ class Brought:
         name = default_name(lookup(data, section(data))) if data else ""
         return f"containerd of {self.product}" + (f", default runtime {name}" if name else "")
 
-    def read(self, facts: Facts) -> dict[str, Any]:
+    def read(self, facts: Facts) -> Mapping[str, Any]:
         """The configuration that it was started with. Raises CannotPlan."""
         return read(files.text(facts, self.path) or "", self.path)
 
