@@ -17,7 +17,8 @@ LOADER = '''\
 """gpunode's agent: SOURCES holds its modules by name, without their docstrings."""
 import sys
 from importlib.machinery import ModuleSpec
-SOURCES = dict(each.split("\\n", 1) for each in r{quotes}{sources}{quotes}.split("\\f"))
+SOURCES = {{
+{sources}}}
 class Modules:
     """Imports from SOURCES. A traceback names a module's file and shows its lines, though there is no such file."""
     def find_spec(self, name, path=None, target=None):
@@ -70,10 +71,8 @@ def without_docstrings(text: str) -> str:
 def program() -> str:
     """The text, run as a file with a verb and a run's name, or executed for its `main(program, job)`."""
     texts = sources()
-    joined = "\f".join(f"{name}\n{text}" for name, text in texts.items())
-    return LOADER.format(
-        sources=joined, quotes="'''", packages=tuple(name for name, text in texts.items() if not text)
-    )
+    entries = "".join(f"'{name}': r'''{text}''',\n" for name, text in texts.items())
+    return LOADER.format(sources=entries, packages=tuple(name for name, text in texts.items() if not text))
 
 
 # One line without quotes, backslashes or exclamation marks, so that every login shell passes it on unchanged.
