@@ -3,7 +3,7 @@
 import functools
 import json
 import pickle
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,7 +11,8 @@ import pytest
 import yaml
 
 from gpunode.agent import redaction
-from gpunode.cluster.api import Api, connect, watch
+from gpunode.cluster.api import Api, connect, connection, watch
+from gpunode.cluster.api.connection import Connection
 from gpunode.cluster.api.kinds import path
 from gpunode.cluster.objects import manifests
 from gpunode.contract.status import ANNOTATION, MARK, Configuration, Status, dumps
@@ -33,6 +34,26 @@ def _same_texts_read_once() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(manifests, "yaml", SimpleNamespace(**fast))
         patch.setattr(redaction, "redact", functools.cache(redaction.redact))
+        yield
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _without_http() -> Iterator[None]:
+    """A fake API is asked in the thread that asks: HTTP would be most of what a test costs. Watches, connections that are cut, and tests
+    of the time for an answer, which they set, have it."""
+    request, usual, within = Connection._request, connection.WHOLE, connection.run_within
+
+    def ask(self: Connection, method: str, url: str, data: bytes | None, headers: Any, read: float) -> Any:
+        fake = FakeApi.served.get(url[: url.index("/", 8)])
+        answer = fake and fake.ask(method, url, data, headers)
+        return answer or request(self, method, url, data, headers, read)
+
+    def run(seconds: float, work: Callable[[], Any]) -> Any:
+        return work() if seconds == usual else within(seconds, work)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Connection, "_request", ask)
+        patch.setattr(connection, "run_within", run)
         yield
 
 

@@ -8,11 +8,14 @@ import json
 import threading
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from io import BytesIO
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 from urllib.parse import parse_qs, unquote, urlsplit
+
+from urllib3 import HTTPResponse
 
 from gpunode.cluster.api.kinds import KINDS as OURS
 from gpunode.cluster.api.kinds import OLDER, Kind
@@ -105,6 +108,8 @@ def plain(code: int, text: str) -> Fault:
 class FakeApi:
     """The server. `objects` by path, `logs` by (pod, container), `requests` as (method, path, query)."""
 
+    served: ClassVar[dict[str, "FakeApi"]] = {}  # by URL
+
     def __init__(self) -> None:
         self.objects: dict[str, Object] = {}
         self.logs: dict[tuple[str, str], str] = {}
@@ -118,7 +123,9 @@ class FakeApi:
         self.minor = 36  # of Kubernetes; below 20 there is no server-side apply, below 13 no dry run
         self._wishes: dict[tuple[str, str], Object] = {}
         self._reactions: list[tuple[str, Callable[[Object], None]]] = []
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(self))
+        self._handler: Any = _handler(self)
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler)
+        self.served[self.url] = self
         self.server.daemon_threads = True
         self._thread = threading.Thread(target=self.server.serve_forever, args=(0.01,), daemon=True)
         self._thread.start()
@@ -128,6 +135,7 @@ class FakeApi:
         return f"http://127.0.0.1:{self.server.server_address[1]}"
 
     def close(self) -> None:
+        self.served.pop(self.url, None)  # a test may have closed it
         self.server.shutdown()
         self.server.server_close()
         self._thread.join()
@@ -196,6 +204,24 @@ class FakeApi:
     def all(self, kind: str) -> list[Object]:
         with self.changed:
             return [item for item in self.objects.values() if item["kind"] == kind]
+
+    def ask(self, method: str, url: str, data: bytes | None, headers: Mapping[str, str]) -> Any:
+        """The answer without HTTP; None for a watch, and where the connection is to be cut."""
+        target = url.removeprefix(self.url)
+        cut = any(method == fault[0] and fault[1] in target and fault[2] is None for fault in self.faults)
+        if cut or "watch=true" in target:
+            return None
+        answers: list[HTTPResponse] = []
+
+        def send(code: int, body: Object | str) -> None:
+            text = body if isinstance(body, str) else json.dumps(body)
+            answers.append(HTTPResponse(BytesIO(text.encode()), status=code, preload_content=False))
+
+        handler = self._handler.__new__(self._handler)
+        handler.path, handler.rfile, handler.send = target, BytesIO(data or b""), send
+        handler.headers = {**headers, "Content-Length": len(data or b"")}
+        handler.answer(method)
+        return answers[0]
 
     # --- for the handler -----------------------------------------------------------------------------
 

@@ -29,6 +29,12 @@ from .conftest import add_node
 from .fake import FakeApi, Fault, plain
 
 
+@pytest.fixture(autouse=True)
+def _over_http(monkeypatch) -> None:
+    """All of it."""
+    monkeypatch.setattr(FakeApi, "served", {})
+
+
 def at(server: str, folder: Path, **settings: object) -> Api:
     """A client for a server of that URL."""
     config = {
