@@ -72,9 +72,8 @@ class Checkout:
         listed = subprocess.run(words, cwd=root, capture_output=True, text=True, check=True).stdout
         self.files = frozenset(name for name in listed.split("\0") if (root / name).is_file())
         self._imports = grimp.build_graph(*ROOMS, cache_dir=None)  # its own cache compares times
-        self._beside = defaultdict(
-            list
-        )  # package -> files in it, and in no package below it, without modules
+        # Package -> files in it, and in no package below it, without modules.
+        self._beside = defaultdict[str, list[str]](list)
         for file in self.files:
             if not file.endswith(".py"):
                 packages = (each for each in _folders(file) if f"{each}/__init__.py" in self.files)
@@ -144,11 +143,8 @@ class Passed:
 
     def __init__(self, config: pytest.Config) -> None:
         assert config.cache
-        self._root, self._cache, self._runs_all = (
-            config.rootpath,
-            config.cache,
-            config.option.unchanged == "run",
-        )
+        self._root, self._cache = config.rootpath, config.cache
+        self._runs_all = config.option.unchanged == "run"
         self._checkout = read_checkout(config.rootpath.resolve())
         self._contents = self._checkout.contents()
         words = [str(word) for word in config.invocation_params.args if "--unchanged=" not in str(word)]

@@ -80,7 +80,7 @@ class Scene:
     def __init__(self, root: Path, modes: Any) -> None:
         self.modes, self.said = modes, []
         self._news = asyncio.Event()
-        self.daemon = Daemon(GPU, ClientLimits(5461, 33), str(root), self.modes, self._say, interval=0.05)
+        self.daemon = Daemon(GPU, ClientLimits(5461, 33), str(root), self.modes, self._say, interval=0.2)
 
     def _say(self, why: str | None) -> None:
         self.said.append(why)
@@ -391,7 +391,7 @@ def sharing(*shares: tuple[str, int]) -> Config:
     made = tuple(
         Share("nvidia.com/gpu", replicas, "nvidia.com/gpu", (gpu,), mps=True) for gpu, replicas in shares
     )
-    return Config(shares=made, health_interval=0.05)
+    return Config(shares=made, health_interval=0.2)
 
 
 async def test_a_change_of_the_configuration_disturbs_only_the_gpus_it_is_about(stand_in, sockets):
