@@ -370,18 +370,13 @@ def show(tmp_path, *, fail: bool = False) -> terminal.Started:
     return terminal.started([sys.executable, "-c", program], environment=environment, popen=forks.Popen)
 
 
-@pytest.mark.parametrize(
-    "leave",
-    [
-        lambda shown: shown.press("q"),
-        lambda shown: shown.press("\x03"),
-        lambda shown: os.kill(shown.process.pid, signal.SIGTERM),
-    ],
-    ids=["q", "Ctrl-C", "SIGTERM"],
-)
-def test_a_real_terminal_shows_it_takes_keys_and_is_left_as_it_was(
-    tmp_path, leave: Callable[[terminal.Terminal], None]
-):
+def ends_as_it_was(shown: terminal.Terminal) -> None:
+    assert shown.wait() == 0
+    assert shown.restored
+    assert shown.text.endswith("the end\r\n")
+
+
+def test_a_real_terminal_shows_it_and_takes_keys(tmp_path):
     with show(tmp_path) as shown:
         shown.wait_for("1 GPU on 1 node")
         assert shown.raw
@@ -396,10 +391,20 @@ def test_a_real_terminal_shows_it_takes_keys_and_is_left_as_it_was(
         shown.wait_for("q quit")
         shown.resize(60, 10)
         shown.wait_for(terminal.frame(10, "q quit"))
+        shown.press("q")
+        ends_as_it_was(shown)
+
+
+@pytest.mark.parametrize(
+    "leave",
+    [lambda shown: shown.press("\x03"), lambda shown: os.kill(shown.process.pid, signal.SIGTERM)],
+    ids=["Ctrl-C", "SIGTERM"],
+)
+def test_a_terminal_is_left_as_it_was(tmp_path, leave: Callable[[terminal.Terminal], None]):
+    with show(tmp_path) as shown:
+        shown.wait_for("1 GPU on 1 node")
         leave(shown)
-        assert shown.wait() == 0
-        assert shown.restored
-        assert shown.text.endswith("the end\r\n")
+        ends_as_it_was(shown)
 
 
 def test_the_terminal_is_restored_after_a_bug(tmp_path):
