@@ -178,7 +178,7 @@ def resume(
     """
     from gpunode.commands import provision as rollout
     from gpunode.commands import undo as undoing
-    from gpunode.engine import history
+    from gpunode.engine import exit_codes, history
 
     load_inventory_of_runs("resume", common.inventory, common.origin)
     run = history.find_last(common.inventory)
@@ -187,7 +187,7 @@ def resume(
             work.reporter.note(f"Run {run.id} has finished all of its hosts: there is nothing to resume.")
             if more := history.note_unfinished(common.inventory):
                 work.reporter.note(more)
-        return 0
+        return exit_codes.HOSTS_LEFT if more else 0
     limit = [*(common.limit or ()), *([] if common.limit else ["@not-done"])]
     with session(dataclasses.replace(common, limit=limit), html, junit, accepted=yes) as work:
         if run.options.undo:

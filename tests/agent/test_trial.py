@@ -69,6 +69,14 @@ def test_without_an_image_nothing_is_run_or_pulled(host: Host):
     assert all(" images" in call for call in host.calls())
 
 
+def test_a_tool_that_does_not_list_its_images_says_why(host: Host):
+    """It is no host without an image."""
+    tool(host, "ctr")
+    host.program("ctr", "echo 'ctr: connection refused' >&2; exit 1")
+    answer = ask(host, "containerd")
+    assert (answer["tool"], answer["tools"], answer["words"]) == (None, [], ["ctr: connection refused"])
+
+
 def test_another_tool_is_taken_where_the_first_has_no_image(host: Host):
     """The kubelet's own first."""
     tool(host, "ctr", "registry.k8s.io/pause:3.10")

@@ -192,7 +192,16 @@ def test_hosts_that_the_plan_could_not_take_are_gone_on_with(command: Command, t
     page = tmp_path / "resume.html"
     assert ends("resume", "--yes", "--html", str(page)) == dict.fromkeys(bad, "right")
     assert all(host in page.read_text() for host in bad)
-    assert "nothing to resume" in command("resume").output
+    done = command("resume")
+    assert (done.exit_code, "nothing to resume" in done.output) == (0, True)
+
+
+def test_a_resume_says_that_a_run_before_the_last_one_left_hosts(command: Command):
+    """In words and by its exit code: the last run has finished its own."""
+    command("provision", "--limit", "right,failed", "--yes")
+    command("provision", "--limit", "right", "--yes")
+    done = command("resume")
+    assert (done.exit_code, "Earlier runs left failed unfinished" in done.stderr) == (8, True)
 
 
 @pytest.mark.parametrize(

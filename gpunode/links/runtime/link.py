@@ -79,10 +79,13 @@ def judge_container(answer: Mapping[str, Any], facts: Facts) -> Verdict:
     """By the answer of a GPU container on the host itself: ok where it saw every GPU that the host has."""
     tool, image = answer["tool"], answer["image"]
     if tool is None:
-        text = "no docker, nerdctl, ctr or podman answers"
+        why = list(answer["words"])
         if answer["tools"]:
             tools = " and ".join(answer["tools"])
-            text = f"not tried: {tools}: this host has no image of the device plugin or of CUDA, and gpunode pulls none"
+            why.append(
+                f"{tools}: this host has no image of the device plugin or of CUDA, and gpunode pulls none"
+            )
+        text = f"not tried: {'; '.join(why)}" if why else "no docker, nerdctl, ctr or podman answers"
         return Verdict.unknown("container", text)
     expected = {gpu.uuid for gpu in facts.gpus}
     seen = expected & set(answer["uuids"])

@@ -59,18 +59,25 @@ SOCKETS = {
 
 
 def test_container(runtime: str, reference: str) -> Message:
-    """The answer: `tool` and `image` (None where there is none), `tools` that were asked; of the container its status and words,
-    the UUIDs of the GPUs that it saw, its device files and the driver's files that are mounted into it."""
-    tools = [tool for tool in ORDER.get(runtime, ()) if have(tool) and can_answer(tool)]
-    for tool in tools:
-        image = choose_image(run(*TOOLS[tool][0]).out.split(), reference)
-        if image is not None:
+    """The answer: `tool` and `image` (None where there is none), `tools` that have no image; of the container its status and words, or
+    those of tools that did not list their images; the UUIDs of the GPUs that it saw, its device files and the driver's files that are mounted into it."""
+    tools, failed = [], []
+    for tool in ORDER.get(runtime, ()):
+        if not (have(tool) and can_answer(tool)):
+            continue
+        listed = run(*TOOLS[tool][0])
+        image = choose_image(listed.out.split(), reference)
+        if listed.status:
+            failed += [text if tool in text else "%s: %s" % (tool, text) for text in last(listed.message, 1)]
+        elif image is None:
+            tools.append(tool)
+        else:
             answer = run_container(tool, image, PROGRAMS[0])
             if answer.status not in (0, 124) and re.search(NO_SHELL, answer.message):
                 answer = run_container(tool, image, PROGRAMS[1])
             result = {"tool": tool, "image": image, "status": answer.status, "words": last(answer.message, 5)}
             return dict(result, **parse_output(answer.out))
-    nothing: Message = {"tool": None, "image": None, "tools": tools, "status": 0, "words": []}
+    nothing: Message = {"tool": None, "image": None, "tools": tools, "status": 0, "words": failed}
     return dict(nothing, **parse_output(""))
 
 
