@@ -101,7 +101,7 @@ def why_fewer(
     cluster: Cluster, names: Sequence[str], *, ready: bool = True, judged: Judged | None = None
 ) -> dict[str, Problem]:
     """Why these nodes offer fewer GPUs than they have: by their hosts' chains where the inventory has them, else by the cluster.
-    Not `ready`: the cluster shows nothing wrong, so that only hosts are asked. A host that may not be read hides no cause."""
+    Not `ready`: the cluster shows nothing wrong, so that only hosts are asked. A host that may not be read, or its closed node, hides no cause."""
     if not names:
         return {}
     settings, owners = cluster.session.inventory.cluster, dra_owners(cluster.api)
@@ -116,7 +116,8 @@ def why_fewer(
         if problem.code == CORDONED:
             wrong[name] = replace(problem, fix=lines(map(uncordon, _cordoned_gpus(cluster, name))))
     links = chains.broken_links(chains.judge(cluster, names) if judged is None else judged)
-    return wrong | {name: link for name, link in links.items() if name not in wrong or link.code != NO_RIGHTS}
+    hides = {name: link for name, link in links.items() if link.code != NO_RIGHTS and link.layer != "node"}
+    return links | wrong | hides
 
 
 def not_accepted(stamp: Stamp, node: Node) -> Problem:

@@ -409,14 +409,13 @@ def _tainted(places: Sequence[_Place]) -> Iterator[Problem]:
 
 
 def _in_use(waiting: Waiting, places: Sequence[_Place]) -> Iterator[Problem]:
-    """Nodes whose GPUs other pods have; and those with GPUs free and too little of something else."""
+    """Nodes whose GPUs other pods have, closed ones last: opening them is not enough. And those with GPUs free and too little of
+    something else."""
     pod = waiting.pod
-    open_places = [
-        place for place in _candidates(places)
-        if place.taken and not place.short and place.node.ready and place.node.schedulable and not place.taints
-    ]  # fmt: skip
+    taken = [place for place in _candidates(places) if place.taken and not place.short and place.node.ready]
+    taken.sort(key=lambda place: bool(place.taints) or not place.node.schedulable)
     need = _gpus(pod)
-    busy = [place for place in open_places if any(name in need for name in place.taken)]
+    busy = [place for place in taken if any(name in need for name in place.taken)]
     if busy:
         name = next(name for name in busy[0].taken if name in need)
         evidence = [
@@ -442,7 +441,7 @@ def _in_use(waiting: Waiting, places: Sequence[_Place]) -> Iterator[Problem]:
             + (f". {ends} ends one, and its work is lost." if ends else "."),
             holders=holders,
         )
-    rest = [place for place in open_places if place not in busy]
+    rest = [place for place in taken if place not in busy]
     if rest:
         lacking = {
             place.node.name: ", ".join(_free(pod, place, name) for name in place.taken) for place in rest

@@ -379,6 +379,20 @@ def test_a_node_is_told_why_it_takes_no_pods_or_fewer(
     assert [reason["code"] for reason in read(result)[1]] == codes
 
 
+@pytest.mark.parametrize("subject", ["node n1", "pod ml/p"])
+def test_a_cordon_hides_no_cause_of_gpus_that_are_missing_and_is_named_once(
+    why: Why, fake: FakeApi, monkeypatch, subject: str
+):
+    add_node(fake, "n1", 2, labels=GPU_NODE)
+    fake.update("Node", "n1", status={"allocatable": {GPU: "0"}}, spec={"unschedulable": True})
+    fake.put(waiting("p", says="0/1 nodes are available: 1 node(s) were unschedulable."))
+    link = Problem("node", "link `node` of host h1 is broken: n1 is cordoned", layer="node")
+    monkeypatch.setattr(chains, "broken_links", lambda *_: {"n1": link})
+    reasons = read(why(*subject.split(), "--json"))[1]
+    assert sorted(reason["code"] for reason in reasons) == ["cordoned", "no-pod"]
+    assert "n1 is cordoned" not in [line for each in reasons for line in each["evidence"]]
+
+
 def test_a_node_in_the_hands_of_a_run_is_left_to_it(why: Why, fake: FakeApi):
     """Whoever lifted its cordon would let pods come in the middle of a change."""
     add_node(fake, "n1", 2, labels=GPU_NODE)
