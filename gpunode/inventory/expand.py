@@ -301,7 +301,8 @@ def make_hosts(source: Source) -> tuple[Host, ...]:
         who = f"{first_host} and {len(more)} more" if more else first_host
         place = f"{format_path(first)} (line {source.line(first)})"
         source.problem(where, f"{who}: {place} has another value; use the same, or set it on the host")
-    note_collisions(source, hosts, mentions)
+    if all(source.problems.values()):  # a port that was not read is no port 22
+        note_collisions(source, hosts, mentions)
     return tuple(hosts)
 
 
