@@ -1,6 +1,6 @@
 """A fleet at one moment: its GPUs, its hosts, those that need somebody first, and its last run. What `gpunode top` draws. Pure."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias, get_args
 
@@ -34,13 +34,13 @@ class HostCell:
 @dataclass(frozen=True, slots=True)
 class RunLine:
     """A run. `since`: when its batch began or, unless it is running, when its last line was written, in seconds since the epoch. `batch`
-    of `batches`: 0 before the first; `left`: seconds from there to its end by the estimate."""
+    of `batches`: 0 before the first; `bad`: hosts by state; `left`: seconds from there to its end by the estimate."""
 
     id: str
     state: Literal["running", "pausing", "ended", "cut off"]
     hosts: int
     finished: int
-    bad: int
+    bad: Mapping[str, int]
     since: float
     batch: int = 0
     batches: int = 0
@@ -76,7 +76,7 @@ def sum_up_run(run: RecordedRun, *, running: bool, paused: bool, now: float) -> 
         state,
         len(run.hosts),
         len(run.in_state(*FINISHED)),
-        len(run.in_state(*BAD)),
+        {state: len(run.in_state(state)) for state in BAD},
         (batch.time if batch else run.began) if running else run.last,
         batch.batch if batch else 0,
         batch.of if batch else 0,

@@ -235,7 +235,7 @@ def _report_batch(run: Run, now: Members, number: tuple[int, int], left: Estimat
         "running",
         hosts,
         record.count(*FINISHED),
-        record.count(*BAD),
+        {state: record.count(state) for state in BAD},
         time.time(),
         *number,
         left.seconds,

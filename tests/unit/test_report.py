@@ -163,12 +163,12 @@ def test_the_live_view_of_a_batch_knows_all_hosts_of_the_run():
         first.outcome(
             Outcome(name, status, problem=Problem("", "Secure Boot is on") if name == "b" else None)
         )
-    run = RunLine("4f1c", "running", 3, 1, 1, 7.0, 2, 3, 240.0)
+    run = RunLine("4f1c", "running", 3, 1, {"failed": 0, "refused": 1}, 7.0, 2, 3, 240.0)
     batch = Live(console, ["a"], known, run)
     batch.event(Event("stage", "a", "waiting for ml/train"))
 
     assert drawn(console, batch) == [
-        " batch 2 of 3 ███░░░░░░░ 1 of 3 hosts · 1 failed · about 4 min left · run 4f1c",
+        " batch 2 of 3 ███░░░░░░░ 1 of 3 hosts · 1 refused · about 4 min left · run 4f1c",
         " b  ✗ refused  Secure Boot is on",
         " a  00:00  waiting for ml/train",
         " 00:00 · 1 at work (waits 1) · 3 hosts: 1 to change, 1 refused, 1 up to date",
@@ -1027,7 +1027,7 @@ def test_equal_hosts_share_a_plan_whatever_processes_use_their_gpus(capsys):
 @pytest.mark.parametrize("batches", [1, 2])
 def test_the_only_batch_of_a_run_has_no_line(batches: int, capsys):
     """The question before it had all that it says."""
-    line = RunLine("r1", "running", 1, 0, 0, 0.0, 1, batches)
+    line = RunLine("r1", "running", 1, 0, {}, 0.0, 1, batches)
     make(json=False, quiet=False).event(Event("stage", None, f"batch 1 of {batches}", asdict(line)))
     assert capsys.readouterr().err == ("" if batches == 1 else " batch 1 of 2\n")
 

@@ -35,7 +35,7 @@ from gpunode.report.top import View, draw, press, selected
 from tests import forks, terminal
 
 XID = "Xid 79: the GPU has fallen off the bus; a reset needs a reboot"
-RUN = RunLine("20261126T033000Z-4f1c", "running", 32, 11, 1, 0, 3, 8, 700.0)
+RUN = RunLine("20261126T033000Z-4f1c", "running", 32, 11, {"failed": 1}, 0, 3, 8, 700.0)
 RANKED: dict[int, tuple[Rank, str, str]] = {
     3: ("bad", "1 GPU unhealthy", XID),
     5: ("unknown", "no plugin", "gpunode's device plugin does not run there"),
@@ -118,11 +118,11 @@ def test_without_colour_a_screen_says_the_same():
 @pytest.mark.parametrize(
     ("run", "line"),
     [
-        (RunLine("4f1c", "running", 3, 0, 0, 0), "run ░░░░░░░░░░ 0 of 3 hosts · run 4f1c"),
-        (RunLine("4f1c", "running", 3, 1, 0, 0, 2, 3, -5.0), "batch 2 of 3 ███░░░░░░░ 1 of 3 hosts · longer than estimated · run 4f1c"),
-        (RunLine("4f1c", "pausing", 3, 1, 1, 0, 2, 3, 90.0), "batch 2 of 3 ███░░░░░░░ 1 of 3 hosts · 1 failed · pausing after this batch · run 4f1c"),
-        (RunLine("4f1c", "ended", 3, 3, 0, 0), "run ended TIME: 3 of 3 hosts done"),
-        (RunLine("4f1c", "cut off", 1, 0, 1, 0), "run cut off TIME: 0 of 1 host done · 1 failed · `gpunode resume` continues"),
+        (RunLine("4f1c", "running", 3, 0, {}, 0), "run ░░░░░░░░░░ 0 of 3 hosts · run 4f1c"),
+        (RunLine("4f1c", "running", 3, 1, {}, 0, 2, 3, -5.0), "batch 2 of 3 ███░░░░░░░ 1 of 3 hosts · longer than estimated · run 4f1c"),
+        (RunLine("4f1c", "pausing", 3, 1, {"failed": 1}, 0, 2, 3, 90.0), "batch 2 of 3 ███░░░░░░░ 1 of 3 hosts · 1 failed · pausing after this batch · run 4f1c"),
+        (RunLine("4f1c", "ended", 3, 3, {}, 0), "run ended TIME: 3 of 3 hosts done"),
+        (RunLine("4f1c", "cut off", 1, 0, {"failed": 1}, 0), "run cut off TIME: 0 of 1 host done · 1 failed · `gpunode resume` continues"),
     ],
 )  # fmt: skip
 def test_the_line_of_a_run(run: RunLine, line: str):
@@ -229,7 +229,7 @@ def test_keys_of_a_terminal():
 def test_a_key_shows_a_command_that_users_can_repeat(key: str, options: dict[str, Any], line: str):
     """Without an inventory, those for which a kubeconfig is enough."""
     common = InCluster(**{"inventory": Path("i.yaml"), "origin": "COMMANDLINE", **options})
-    seen = Overview(run=RunLine("4f1c", "ended", 1, 1, 0, 0))
+    seen = Overview(run=RunLine("4f1c", "ended", 1, 1, {}, 0))
     words = _words(key, "h", seen, common)
     assert (words if isinstance(words, str) else " ".join(words)) == line
 
@@ -341,7 +341,7 @@ def test_a_pause_without_a_run_names_what_there_is(under_way: Record, tmp_path):
 
 @pytest.mark.parametrize(("batch", "shown"), [(2, "pausing after this batch"), (3, "about 1 min left")])
 def test_only_a_batch_before_the_last_one_is_followed_by_a_pause(batch: int, shown: str):
-    run = RunLine("4f1c", "pausing", 3, 2, 0, 0, batch, 3, 60.0)
+    run = RunLine("4f1c", "pausing", 3, 2, {}, 0, batch, 3, 60.0)
     assert shown in text(fleet(8, run))[1]
 
 
