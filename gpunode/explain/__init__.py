@@ -152,9 +152,10 @@ def _bare(line: str) -> str:
         with suppress(ValueError, TypeError, RecursionError):
             record = json.loads(line)
             said = record.get("MESSAGE", record.get("log"))
-            said = said if isinstance(said, str) else bytes(said).decode(errors="replace")
+            said = bytes(said).decode(errors="replace") if isinstance(said, list) else said
             name = record.get("SYSLOG_IDENTIFIER")
-            line = f"{name}[{record.get('_PID', 0)}]: {said}" if name else said
+            if isinstance(said, str):
+                line = f"{name}[{record.get('_PID', 0)}]: {said}" if name else said
     line = " ".join(line.replace('\\"', '"').split())[:LONGEST]
     return line[match.end() :] if (match := TIMES.match(line)) else line
 

@@ -202,6 +202,14 @@ def test_a_log_of_windows_is_read():
     assert [answer.code for _, answer in explain_lines(log)] == ["xid-79"]
 
 
+@pytest.mark.parametrize(
+    "line", ['{"log": 9007199254740993}', '{"MESSAGE": null}', '{"MESSAGE": [-1]}', "{}"]
+)
+def test_a_record_without_a_text_is_a_line_like_others(line: str):
+    """A number is no length: memory for so many bytes was asked for."""
+    assert not explain(line)
+
+
 def test_an_index_passes_by_no_row_that_matches():
     """Each pattern has a text that it needs: what needs none is tried for each line."""
     assert not _index().always
