@@ -119,8 +119,8 @@ def status(
         typer.Option(
             "--watch",
             "-w",
-            help="Repeat every N seconds, until Ctrl-C.",
-            metavar="SECONDS",
+            help="Repeat every N seconds (2), until Ctrl-C.",
+            metavar="[SECONDS]",
             min=0.5,
             max=86400,
         ),
@@ -132,7 +132,7 @@ def status(
     inventory, it also names processes outside Kubernetes that use GPUs, over SSH. Exit code 1 if a GPU is unhealthy or unknown,
     4 if you have no right to ask the plugins.
 
-    Example: gpunode status --watch 2
+    Example: gpunode status --watch
     """
     from gpunode.commands.status import show_status
     from gpunode.model import Event

@@ -42,6 +42,7 @@ WORDS = {
 KEPT = (
     "--batch", "--canary", "--max-fail", "--run", "--no-run", "--fingerprint", "--taint-until-verified", "--accept",
 )  # fmt: skip
+BARE = {"--watch": "2", "-w": "2"}  # the values of options that need none
 NUMBERS = {"int_parsing", "int_parsing_size", "float_parsing", "greater_than_equal", "less_than_equal"}
 
 
@@ -55,7 +56,7 @@ class Root(TyperGroup):
 
     def parse_args(self, ctx: Any, args: list[str]) -> Any:
         if not ctx.resilient_parsing:  # of a completion
-            _refuse_options_as_values(self, args)
+            _complete_values(self, args)
         with _explaining():
             return super().parse_args(ctx, args)
 
@@ -72,8 +73,8 @@ def _explaining() -> Iterator[None]:
         raise _explain(error) from None
 
 
-def _refuse_options_as_values(command: Any, args: list[str]) -> None:
-    """Raise UsageError for an option whose value would be another option of the command, which click takes, or is missing."""
+def _complete_values(command: Any, args: list[str]) -> None:
+    """Insert the values of BARE. Raise UsageError for an option whose value would be another option of the command, which click takes, or is missing."""
     for at, word in enumerate(args):
         if word == "--":
             return
@@ -88,6 +89,9 @@ def _refuse_options_as_values(command: Any, args: list[str]) -> None:
         }
         option, following = known.get(word), "".join(args[at + 1 : at + 2])
         if option is not None and not getattr(option, "is_flag", False) and following in ("", *known):
+            if word in BARE:
+                args.insert(at + 1, BARE[word])
+                continue
             raise UsageError(
                 f"{word} has no value{following and f': {following} is another option'}",
                 hint=f"Write `{word} {option.metavar or 'VALUE'}`.",

@@ -662,9 +662,12 @@ def test_only_a_command_that_plans_says_planned(command: Command, words: tuple[s
     assert [line["status"] for line in told if line["type"] == "outcome"] == [status]
 
 
-def test_a_watched_status_ends_in_silence(command: Command, monkeypatch):
+@pytest.mark.parametrize(("words", "seconds"), [(("-w", "0.5"), 0.5), (("--watch", "--json"), 2)])
+def test_a_watched_status_ends_in_silence(command: Command, monkeypatch, words: tuple[str], seconds: float):
     """Ctrl-C is its way out: nothing was interrupted."""
     order: list[str] = []
+    waits: list[float] = []
+    monkeypatch.setattr("gpunode.cli.inspection.time.sleep", waits.append)
 
     def overlook(work: Any, *, fresh: Callable[[], None] = lambda: None, **_: object) -> int:
         order.append("asked")
@@ -675,8 +678,8 @@ def test_a_watched_status_ends_in_silence(command: Command, monkeypatch):
         return 1
 
     monkeypatch.setattr("gpunode.commands.status.show_status", overlook)
-    done = command("status", "--watch", "0.5")
-    assert (done.exit_code, done.stderr) == (0, "")
+    done = command("status", *words)
+    assert (done.exit_code, done.stderr, waits) == (0, "", [seconds] * 2)
     assert done.stdout == "table\ntable\n"
 
 
