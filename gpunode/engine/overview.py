@@ -120,8 +120,9 @@ def _judge(usage: NodeUsage, progress: Progress | None, *, running: bool) -> tup
         return "waiting", progress.state, progress.why
     if usage.reason:
         bare = progress is not None and progress.state in RIGHT and not progress.gpus
-        absent = usage.reason.code == NOT_PROVISIONED or (usage.reason.code == NO_NODE and bare)
-        rank: Rank = "absent" if absent else "unknown"
+        if usage.reason.code == NO_NODE:
+            return ("absent", "no node", "") if bare else ("unknown", "not in the cluster yet", "")
+        rank: Rank = "absent" if usage.reason.code == NOT_PROVISIONED else "unknown"
         return rank, usage.reason.code.replace("-", " "), usage.reason.what
     if unhealthy := [gpu for gpu in usage.gpus if gpu.unhealthy and gpu.unhealthy.code != CORDONED]:
         return "bad", f"{several(len(unhealthy), 'GPU')} unhealthy", _reasons(unhealthy)

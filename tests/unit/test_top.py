@@ -157,7 +157,7 @@ NODE = NodeUsage("h", (USED, CORDONED))
         (NODE, "skipped", False, HostCell("h", "waiting", "skipped", "why", 2, 1, 50)),
         (NodeUsage("h", reason=Problem("not-provisioned", "undone 27 Nov")), None, False, HostCell("h", "absent", "not provisioned", "undone 27 Nov")),
         (NodeUsage("h", reason=Problem("no-plugin", "it is not there")), None, False, HostCell("h", "unknown", "no plugin", "it is not there")),
-        (NodeUsage("h", reason=Problem("no-node", "")), None, False, HostCell("h", "unknown", "no node")),
+        (NodeUsage("h", reason=Problem("no-node", "no node has its hostname")), None, False, HostCell("h", "unknown", "not in the cluster yet")),
         (NodeUsage("h", reason=Problem("no-node", "")), "finished", False, HostCell("h", "absent", "no node")),
     ],
 )  # fmt: skip
