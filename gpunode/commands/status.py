@@ -279,16 +279,19 @@ def sentence(
 ) -> str:
     """The totals for people; `parts`: `shares`; `models`: `by_model`, which are named where there are several."""
     if not numbers["nodes"]:
-        return "No node has GPUs that the cluster knows of."
+        return "No node offers GPUs yet."
     known = numbers["nodes"] - numbers["unknown"]
     if not known:
         return f"GPUs of {several(numbers['unknown'], 'node')} unknown"
-    states = [f"{numbers['used']} in use", f"{numbers['free']} free"]
+    used, free = (
+        ("with pods", "without") if parts else ("in use", "free")
+    )  # a GPU with pods may have free shares
+    states = [f"{numbers['used']} {used}", f"{numbers['free']} {free}"]
     states += [f"{numbers['unseen']} not reported by the kubelet"] if numbers["unseen"] else []
     states += [f"{numbers['unhealthy']} unhealthy"] if numbers["unhealthy"] else []
     states += [f"{numbers[CORDONED]} cordoned"] if numbers.get(CORDONED) else []
-    free = ", ".join(f"{left} of {count} {name}" for name, (left, count) in parts.items())
-    more = f"; shares free: {free}" if free else ""
+    shares = ", ".join(f"{left} of {count} {name}" for name, (left, count) in parts.items())
+    more = f"; shares free: {shares}" if shares else ""
     more += f"; GPUs of {several(numbers['unknown'], 'more node')} unknown" if numbers["unknown"] else ""
     more += (
         f"; {', '.join(f'{count}x {Model(name)}' for name, count in models.items())}"

@@ -275,7 +275,7 @@ def test_the_last_line_counts_gpus_and_what_is_not_known():
         "1 unhealthy; GPUs of 1 more node unknown; 2x H100, 1x P100"
     )
     assert sentence(totals(NODES[2:])) == "GPUs of 1 node unknown"
-    assert sentence(totals(())) == "No node has GPUs that the cluster knows of."
+    assert sentence(totals(())) == "No node offers GPUs yet."
 
 
 def test_a_gpu_of_which_the_kubelet_says_nothing_is_not_free():
@@ -307,7 +307,7 @@ def test_what_is_free_of_shared_gpus_is_counted_in_shares():
     parts = shares(usages, there, running, MEM)
     assert parts == {"nvidia.com/gpu": [6, 8], MEM: [4, 16], "nvidia.com/mig-1g.10gb": [7, 7]}
     assert sentence(totals(usages[:2]), {MEM: [4, 16]}) == (
-        "3 GPUs on 2 nodes: 3 in use, 0 free; shares free: 4 of 16 aliyun.com/gpu-mem"
+        "3 GPUs on 2 nodes: 3 with pods, 0 without; shares free: 4 of 16 aliyun.com/gpu-mem"
     )
 
 

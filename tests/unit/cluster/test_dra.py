@@ -428,7 +428,7 @@ def test_status_names_the_pods_whose_claims_have_a_nodes_gpus(command: Callable[
     total = jsonlines.parse(done.output)[-1]
     assert (done.exit_code, total["used"], total["free"], total["unknown"]) == (0, 1, 1, 0)
     fake.closed[path("ResourceClaim")] = Fault(403, "Forbidden", "no")
-    assert "No node has GPUs that the cluster knows of" in command("status").output
+    assert "No node offers GPUs yet" in command("status").output
 
 
 @pytest.mark.parametrize(("taken", "verdict", "pods"), [(UUIDS, "skipped", 0), (UUIDS[:1], "failed", 1)])
