@@ -1,7 +1,7 @@
 """Where a GPU is, which pod has it, and why it takes no pods."""
 
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from gpunode.acceptance.stamp import Stamp, read_stamp
@@ -139,9 +139,10 @@ def _why_unlisted(cluster: Cluster, gpu_name: GpuName, usages: Sequence[NodeUsag
         for usage in usages
         if usage.reason
     ]
+    there = name_gpus(gpu for usage in usages for gpu in usage.gpus)
     asked = f" and no host ({len(answering)} answered)" if answering else ""
     text = (
-        f"{gpu_name.node} {_indexes(usages)} no GPU {gpu_name.index}"
+        f"{gpu_name.node} {f'has {there},' if there else 'reports'} no GPU {gpu_name.index}"
         if gpu_name.node
         else f"no node{asked} reports {gpu_name}"
     )
@@ -155,12 +156,10 @@ def _may_have(member: Member, index: str | None) -> bool:
     return index is not None and (not member.facts or int(index) < len(driven(member.facts.pci)))
 
 
-def _indexes(usages: Sequence[NodeUsage]) -> str:
-    """`has GPUs 0 to 3,`, `has GPUs 0, 1 and 3,`, or `reports` where none is known."""
-    known = sorted(
-        (gpu.index for usage in usages for gpu in usage.gpus), key=lambda index: (len(index), index)
-    )
+def name_gpus(gpus: Iterable[Gpu]) -> str:
+    """`GPU 0`, `GPUs 0 to 3` or `GPUs 0, 1 and 3`; "" for none."""
+    known = sorted((gpu.index for gpu in gpus), key=lambda index: (len(index), index))
     if not known[1:]:
-        return f"has GPU {known[0]}," if known else "reports"
-    whole = known == [*map(str, range(len(known)))]
-    return f"has GPUs {'0 to' if whole else ', '.join(known[:-1]) + ' and'} {known[-1]},"
+        return f"GPU {known[0]}" if known else ""
+    whole = len(known) > 2 and known == [*map(str, range(len(known)))]
+    return f"GPUs {'0 to' if whole else ', '.join(known[:-1]) + ' and'} {known[-1]}"

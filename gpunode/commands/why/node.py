@@ -129,7 +129,9 @@ def not_accepted(stamp: Stamp, node: Node) -> Problem:
 
 def uncordon(uuid: str) -> Advice:
     """The fix of a cordoned GPU."""
-    return advise(f"`gpunode uncordon-gpu {uuid}` gives it back; it disturbs no pod.")
+    return advise(
+        f"Once that reason is settled, `gpunode uncordon-gpu {uuid}` gives it back; it disturbs no pod."
+    )
 
 
 def _cordoned_gpus(cluster: Cluster, node: str) -> list[str]:

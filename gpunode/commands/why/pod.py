@@ -13,7 +13,7 @@ from gpunode.commands.causes import fix_for_all
 from gpunode.commands.why import NAMED, NOT_KNOWN, chains, report
 from gpunode.commands.why.chains import STARTS_PODS
 from gpunode.commands.why.cluster import Cluster, absent, read_cluster
-from gpunode.commands.why.gpu import find_lost_beside, judge_gpu, name_lost
+from gpunode.commands.why.gpu import find_lost_beside, judge_gpu, name_gpus, name_lost
 from gpunode.commands.why.node import judge_node, why_fewer
 from gpunode.contract.promises import pod_name
 from gpunode.contract.usage import Gpu
@@ -170,7 +170,7 @@ def _describe_running(cluster: Cluster, pod: Object, text: str) -> tuple[str, li
     node = parse(cluster.node(pod["spec"]["nodeName"]))
     usage, mine = _own_gpus(cluster, pod)
     problems = [problem for gpu in mine for problem in judge_gpu(gpu, node, f"its GPU {gpu.index}")]
-    has = few([f"GPU {gpu.index} ({gpu.uuid})" for gpu in mine], NAMED)
+    has = name_gpus(mine)
     beside = [f", healthy. {name_lost(node.name, gpu)}" for gpu in find_lost_beside(usage, mine, ())]
     return f"{text}; it has {has}{''.join(beside[:1])}" if has else text, problems
 

@@ -13,7 +13,7 @@ from gpunode.acceptance.stamp import Stamp
 from gpunode.cli import app
 from gpunode.commands import verify as verifying
 from gpunode.commands.why import chains, cluster
-from gpunode.commands.why.gpu import _indexes
+from gpunode.commands.why.gpu import name_gpus
 from gpunode.commands.why.node import _effect
 from gpunode.commands.why.pod import _lost_gpus
 from gpunode.contract.condition import ACCEPTED
@@ -216,7 +216,7 @@ def test_a_running_pod_is_told_its_gpus(why: Why, fake: FakeApi, monkeypatch):
     result = why("pod", "ml/a", "--json")
 
     assert result.exit_code == 0, result.output
-    assert read(result)[0]["text"].endswith("asks for 1 nvidia.com/gpu; it has GPU 0 (GPU-1)")
+    assert read(result)[0]["text"].endswith("asks for 1 nvidia.com/gpu; it has GPU 0")
 
 
 def test_a_pod_on_a_gpu_that_became_unhealthy_is_told_so(why: Why, fake: FakeApi, monkeypatch):
@@ -236,9 +236,7 @@ def test_a_lost_gpu_leaves_the_others_to_their_pods_and_to_new_ones(why: Why, fa
     usage = NodeUsage("n1", (gpu("GPU-0", "ml/a"), lost))
     use(monkeypatch, usage)
     fine = why("pod", "ml/a", "--json")
-    says = (
-        "it has GPU 0 (GPU-0), healthy. GPU 1 of its node is Unhealthy: `gpunode why gpu n1/1` shows the fix"
-    )
+    says = "it has GPU 0, healthy. GPU 1 of its node is Unhealthy: `gpunode why gpu n1/1` shows the fix"
     assert (fine.exit_code, read(fine)[0]["text"].partition("; ")[2]) == (0, says), fine.output
 
     host, facts = cases.right()
@@ -337,7 +335,10 @@ def test_who_lacks_a_cordoned_gpu_is_told_how_to_give_it_back(why: Why, fake: Fa
     fake.put(waiting("a", 2, says="0/1 nodes are available: 1 Insufficient nvidia.com/gpu."))
     for subject in ("node n1", "pod ml/a"):  # the pod would fit with it
         (reason,) = read(why(*subject.split(), "--json"))[1]
-        assert reason["fix"] == "`gpunode uncordon-gpu GPU-2b` gives it back; it disturbs no pod."
+        assert (
+            reason["fix"]
+            == "Once that reason is settled, `gpunode uncordon-gpu GPU-2b` gives it back; it disturbs no pod."
+        )
 
 
 def test_a_pod_that_its_quota_keeps_from_being_created_is_explained(why: Why, fake: FakeApi):
@@ -520,14 +521,15 @@ def test_what_is_no_gpu_is_a_mistake(why: Why, fake: FakeApi):
 @pytest.mark.parametrize(
     ("indexes", "words"),
     [
-        ([0, 1, 10, *range(2, 10)], "has GPUs 0 to 10,"),  # as strings are sorted
-        ([0, 1, 3], "has GPUs 0, 1 and 3,"),
-        ([2], "has GPU 2,"),
+        ([0, 1, 10, *range(2, 10)], "GPUs 0 to 10"),  # as strings are sorted
+        ([0, 1, 3], "GPUs 0, 1 and 3"),
+        ([0, 1], "GPUs 0 and 1"),
+        ([2], "GPU 2"),
     ],
 )
 def test_a_nodes_gpus_are_listed_where_some_are_missing(indexes: list[int], words: str):
     gpus = tuple(Gpu(f"GPU-{index}", str(index), "H100", 1) for index in indexes)
-    assert _indexes([NodeUsage("n1", gpus)]) == words
+    assert name_gpus(gpus) == words
 
 
 @pytest.mark.parametrize("name", ["a/b/c", "/b", "a/", "/"])
