@@ -37,7 +37,7 @@ from gpunode.wording import BUG
 EPILOG = (
     "Exit codes: 0 success · 1 a host or link is broken · 2 usage or inventory · 3 only unreachable hosts · "
     "4 refused or declined, rights missing, or nothing to undo (undo) · 5 changes pending (plan --exit-code, verify) · 6 changes pending, some hosts unchecked · "
-    "7 error or cause unknown (explain, why) · 8 paused, hosts left · 130 interrupted · 141 output closed early"
+    "7 the error (explain) or the cause (why) is unknown · 8 paused, hosts left · 130 interrupted · 141 output closed early"
 )
 
 PATH = "Check this path where you named it: in an option, a variable or the inventory."

@@ -82,7 +82,7 @@ def show_plan(reporter: Reporter, path: Path, plan: PlanFile, *, diff: bool | No
     options = f" with {words}" if (words := write_options(plan.options)) else ""
     made = f"{plan.by} made this plan of {plan.inventory} at {plan.made}{options}."
     apply = f"`gpunode provision {shlex.quote(str(path))}` applies it."
-    apply += "" if diff else " --diff shows reasons and diffs."
+    apply += "" if diff else " --diff shows all reasons and diffs."
     facts = {name: getattr(plan, name) for name in ("inventory", "sha256", "version", "made", "by")}
     reporter.total(
         f"{several(len(plan.hosts), 'host')}: {sums}. {made} {apply}", {"hosts": len(plan.hosts), **facts}

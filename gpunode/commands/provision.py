@@ -262,7 +262,7 @@ def _check_reviewed(
     session.reporter.rows("deviation", ("host", "code", "what"), rows)
     if yes:
         raise StalePlan(
-            "the plan differs; `--yes` applies only the reviewed plan; nothing was changed",
+            "nothing was changed: the plan differs from the reviewed one, and `--yes` applies only that",
             hint=hint,
         )
     return False

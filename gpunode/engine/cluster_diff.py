@@ -10,7 +10,7 @@ from gpunode.cluster.objects import apply, difference
 from gpunode.cluster.objects.difference import Difference
 from gpunode.engine import impact, nodes, work
 from gpunode.engine.member import Member, Members
-from gpunode.engine.reporter import Reporter, report_reason
+from gpunode.engine.reporter import Brief, Reporter, report_reason
 from gpunode.errors import ClusterError, HttpError
 from gpunode.inventory.starter import ranges
 from gpunode.links import node as cluster_nodes
@@ -96,11 +96,8 @@ def plan(
     stopped = [member.host.name for member in absent if _kubelet_starts(member)]
     if stopped:
         starts = "This run" if strict else "`gpunode provision`"
-        reporter.note(
-            advise(
-                f"The kubelet is down on {few(ranges(stopped), NAMED)}: not in the cluster yet. {starts} starts it, then labels the node and deploys the device plugin."
-            )
-        )
+        text = f"{few(ranges(stopped), NAMED)}: not in the cluster yet, as the kubelet is down. {starts} starts it, labels the node and deploys the device plugin."
+        reporter.note(Brief(text) if strict else advise(text))
     strange = [member.host.name for member in absent if not _kubelet_starts(member)]
     if strange:
         reporter.note(

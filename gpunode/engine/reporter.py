@@ -104,7 +104,7 @@ class Headline(str):
 
 
 class Brief(str):
-    """A note that names some of several hosts: a page has them all elsewhere."""
+    """A note that a page omits: it names some of several hosts, or what the run is about to do."""
 
     __slots__ = ()
 

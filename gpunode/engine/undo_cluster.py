@@ -304,7 +304,7 @@ def _why_left(
     if not known:
         return "the host has left the inventory"
     if not known <= {*undone, *(host.name for host in session.hosts)}:
-        return "--limit excludes its host" if change.of else "--limit excludes hosts of the run"
+        return "--limit excludes its host" if change.of else "--limit excludes other hosts of the run"
     noted = {*marked, *(each.title for each in recorded.objects)}
     return "this undo does not reach it" if change.title in noted else "its earlier state was not recorded"
 

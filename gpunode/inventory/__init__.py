@@ -236,7 +236,7 @@ def match_hosts(inventory: Inventory, patterns: Sequence[str], option: str, prob
                 missing.append(part)
             if not hosts and len(missing) <= NAMED:
                 glob = any(character in part for character in "*?[")  # a similar name would not match it
-                close = [] if glob else near(part, known)
+                close = [] if glob else near(part, known, cutoff=0.5)
                 advice = (
                     f"; did you mean `{close[0]}`?"
                     if close

@@ -115,15 +115,15 @@ def sentence(facts: Facts | None, change: Change) -> str:
     times = overwritten(facts, change)
     if not times:
         return "" if writer.code == "administrator" else describe(writer)
-    often = "before" if times == 1 else f"{times} times before"
-    text = f"{describe(writer)}; gpunode wrote it {often}"
+    often = "once" if times == 1 else f"{times} times"
+    text = f"{describe(writer)}; changed {often} after gpunode wrote it"
     if times == 1 and writer.code in ("administrator", "unknown"):
         return text  # a tool does it again, a person perhaps not
     path = getattr(change, "path", "")
     rows = table(__package__, TABLE)
     release = rows["releases"].get(writer.code, "remove the file from that tool")
     setting = next(way for pattern, way in rows["settings"].items() if re.search(pattern, path))
-    return f"{text}; each time it was changed again. To end that, {release}. Or {setting}: gpunode then leaves the file alone"
+    return f"{text}. To end that, {release}, or {setting}: gpunode then leaves the file alone"
 
 
 def cause(facts: Facts | None, change: Change) -> str:

@@ -283,7 +283,7 @@ class Human:
                 for show in self._folded:
                     show()
             else:
-                self.note("y applies it, n or Enter cancels.")
+                self.note(f"y applies it, {'d shows diffs, ' if self._folded else ''}n or Enter cancels.")
         return answer
 
     def _read(self, question: str) -> str:
@@ -296,7 +296,7 @@ class Human:
 
     def summary(self, outcomes: Sequence[Outcome], *, cluster: int | None = 0, after: str = "") -> None:
         seconds = time.monotonic() - self._start
-        more = "; plan --diff shows reasons and diffs" if self._folded and not self._accepted else ""
+        more = "; plan --diff shows all reasons and diffs" if self._folded and not self._accepted else ""
         self._err_print(f" {summary_text(outcomes, seconds, cluster)}{more}\n")
         if after:
             self.note(after)

@@ -194,7 +194,8 @@ def farewell(demo: Demo, name: str, first: str = "verify") -> str:
     """Commands for a demo that keeps running; they work exactly as printed. `name`: its own. `first`: the command to begin with."""
     gpunode, good = _command(), provisionable(demo)
     these = f" --limit {','.join(good)}" if len(good) < len(demo.states) else ""
-    commands = [f"cd {demo.folder}", f"{gpunode} {first} inventory.yaml{these}"]
+    tries = ("plan", "provision") if first == "provision" else (first,)
+    commands = [f"cd {demo.folder}", *(f"{gpunode} {each} inventory.yaml{these}" for each in tries)]
     if shutil.which("kubectl"):
         commands.append("KUBECONFIG=kubeconfig kubectl get nodes")
     host = (good or list(demo.states))[0]
@@ -215,7 +216,7 @@ To end it:
 
   {gpunode} demo stop {name}
 
-Next: `{gpunode} help tutorial#{"see-it" if first == "provision" else "break-it-and-let-it-be-fixed"}`; then `{gpunode} help tutorial#on-your-own-host`."""
+Next: `{gpunode} help tutorial#break-it-and-let-it-be-fixed`; then `{gpunode} help tutorial#on-your-own-host`."""
 
 
 def ending(code: int, report: Path | None, *, whole: bool) -> str:

@@ -54,12 +54,13 @@ def test_a_glob_is_for_host_names_only():
 def test_everything_unknown_is_named_at_once_with_what_is_near():
     """A typo in --limit never silently shrinks the run."""
     with pytest.raises(InventoryError) as caught:
-        select(INVENTORY, ["gpu-1,h10,GPU-12", "zzz", "gpu-[02:03]", "a100-*", "gpu-[2:1]"], ["hed"])
+        select(INVENTORY, ["gpu-1,h10,GPU-12,p1oo", "zzz", "gpu-[02:03]", "a100-*", "gpu-[2:1]"], ["hed"])
     assert caught.value.exit_code == 2
     assert caught.value.problems == [
         "--limit gpu-1: no such host or group; did you mean `gpu-12`?",
         "--limit h10: no such host or group; did you mean `h100`?",
         "--limit GPU-12: no such host or group; did you mean `gpu-12`?",
+        "--limit p1oo: no such host or group; did you mean `p100`?",
         "--limit zzz: no such host or group; inventory.yaml has the groups p100, canary, h100, p",
         "--limit gpu-03: no such host or group; did you mean `gpu-02`?",
         "--limit a100-*: no such host or group; inventory.yaml has the groups p100, canary, h100, p",

@@ -681,7 +681,7 @@ def test_a_plan_is_at_most_twelve_lines_of_a_host(steps: int, reasons: int, caps
     assert len(text.splitlines()) <= 12
     human.summary([])
     last = capsys.readouterr().err
-    assert ("; plan --diff shows reasons and diffs" in last) == ("+s0" not in text) == (steps > 1)
+    assert ("; plan --diff shows all reasons and diffs" in last) == ("+s0" not in text) == (steps > 1)
     assert text.count("a reason") == reasons
     assert ("write /etc/s0/a and 1 more; restart s0 (slow)" in text) == (steps > 1)
 
@@ -692,10 +692,11 @@ def test_d_at_the_question_shows_reasons_and_diffs_and_asks_again(capsys):
     assert "+s4" not in capsys.readouterr().out
     with mock.patch("sys.stdin") as stdin:
         stdin.isatty.return_value = True
-        stdin.readline.side_effect = ["D\n", "y\n"]
+        stdin.readline.side_effect = ["D\n", "?\n", "y\n"]
         assert human.ask("Apply?")
     asked = capsys.readouterr()
-    assert asked.err.count("Apply? [y/N/diffs]") == 2
+    assert asked.err.count("Apply? [y/N/diffs]") == 3
+    assert "y applies it, d shows diffs, n or Enter cancels." in asked.err
     assert (asked.out.count("a reason"), asked.out.count("+s4")) == (15, 2)
 
 

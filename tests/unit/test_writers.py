@@ -145,7 +145,7 @@ def test_a_plan_names_the_tool_that_rewrote_a_file(path: str, tool: str):
     outcome = plan_host(cases.host(base), seen(path, TOOLS[tool] + text, base, undone=2), None)
     shown = text_of(outcome)
     line = next(line for line in shown.splitlines() if f"last written by {tool} (" in line)
-    assert "; gpunode wrote it 2 times before; each time it was changed again. To end that, " in line
+    assert "; changed 2 times after gpunode wrote it. To end that, " in line
     assert shown.count("last written by") == 1
     out = io.StringIO()
     Lines(quiet=False, out=out).plans([outcome])
@@ -163,7 +163,7 @@ def test_every_watched_file_tells_the_tool_that_wrote_it(tool: str):
 
 @pytest.mark.parametrize(
     ("times", "often"),
-    [(1, "before\n"), (2, "2 times before; each time it was changed again. To end that, ")],
+    [(1, "once after gpunode wrote it\n"), (2, "2 times after gpunode wrote it. To end that, ")],
 )
 def test_an_edit_by_hand_gets_advice_once_it_is_made_again(times: int, often: str):
     """A file that is gone was removed by somebody; another tool will come again."""
@@ -177,7 +177,7 @@ def test_an_edit_by_hand_gets_advice_once_it_is_made_again(times: int, often: st
         ),
     ):
         shown = text_of(plan_host(cases.host("modern"), facts, None))
-        assert f"{did}; gpunode wrote it {often}" in shown
+        assert f"{did}; changed {often}" in shown
 
 
 def test_a_verdict_names_who_broke_a_file():

@@ -117,9 +117,10 @@ def plan_sources(facts: Facts, desired: Desired) -> tuple[Change, ...]:
         return ()
     changes, tools = system.plan_sources(facts, desired), system.plan_tools(facts, desired)
     if changes or tools or driver_plan.missing(facts, desired) or missing(facts, desired):
+        why = "a source changes" if changes else f"{system.name}'s lists may name versions that are gone"
         return (
             *changes,
-            Packages(f"{system.name} must read its sources again", refresh=True, fault=""),
+            Packages(why, refresh=True, fault=""),
             *tools,
         )
     return ()

@@ -637,7 +637,7 @@ def test_a_plan_says_so_where_it_starts_the_kubelet_that_makes_a_host_a_node(
     drift.plan(api, INVENTORY, [*seen(HOSTS[:1]), member], reporter, strict=strict)
 
     said = capsys.readouterr().err
-    assert f"The kubelet is down on b: not in the cluster yet. {starts} starts it, " in said
+    assert f"b: not in the cluster yet, as the kubelet is down. {starts} starts it, " in said
     assert "`node:`" not in said
 
 
