@@ -64,7 +64,11 @@ def from_cluster(cluster: Cluster) -> Starter:
     entries = tuple(
         Entry(node.name, "" if node.name in aliases else _address(node, there)) for node in known or there
     )
-    return Starter(f"the nodes of {api.access.context}", entries, context=api.access.context)
+    return Starter(
+        f"the nodes of {api.access.context} (only hosts that have joined)",
+        entries,
+        context=api.access.context,
+    )
 
 
 def from_names(text: str) -> Starter:

@@ -249,7 +249,7 @@ def find_taken_back(inventory: Path, hosts: Collection[str], changed: Collection
                 settled.add(name)
         if settled >= {*hosts}:
             break
-    return back
+    return {name: back[name] for name in hosts if name in back}
 
 
 def note_taken_back(host: str, when: str) -> str:

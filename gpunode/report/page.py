@@ -241,7 +241,7 @@ def with_styles(parts: Iterable[Part]) -> list[Line]:
         )
         if line[-1].text.endswith("\n"):
             text = "".join(each.text for each in line)
-            whole.append(Line(len(text) - len(text.lstrip(" ")), tuple(line)))
+            whole.append(Line(head.end() if (head := HEAD.match(text)) else 0, tuple(line)))
             line = []
     return whole
 
@@ -257,6 +257,8 @@ def first(text: str) -> str:
 
 
 NARROW = " " * 6
+HEAD = re.compile(r" *(?:(?:cause|fix) +)?")  # before a line's text
+ALONE = re.compile(r"^gpunode [a-z-]+(?: --?[\w-]+(?: [^\s#;`]+)?)*(?=\s+#|$)")  # a fix that is a command
 SAME = ("changes", "disturbed")  # columns of batches, which often have the same hosts
 LONG = 40  # rows of a table that is folded
 SCREEN = 60  # lines of plans; of more, reasons and diffs are folded
@@ -349,8 +351,8 @@ def _first(counts: Counter[str], name: str) -> list[tuple[str, int]]:
 
 
 def _with_code(text: str) -> Markup:
-    """A sentence with its commands, which stand in backquotes, as code."""
-    pieces = re.split(r"`([^`]+)`", plain(text))
+    """A sentence with its commands, which stand in backquotes or are all of a fix, as code."""
+    pieces = re.split(r"`([^`]+)`", ALONE.sub(r"`\g<0>`", plain(text)))
     return Markup("").join(
         Markup("<code>{}</code>").format(piece) if number % 2 else escape(piece)
         for number, piece in enumerate(pieces)

@@ -278,7 +278,7 @@ def test_a_node_has_its_address_where_ssh_does_not_know_it_by_name(folder: Path,
     monkeypatch.setattr(cluster_nodes, "fetch", lambda _: there)
     hosts = start.from_cluster(Cluster())
     assert hosts.hosts == (Entry("gpu-01"), Entry("gpu-11", "10.0.0.2"), Entry("shared"))
-    assert hosts.context == "prod"
+    assert (hosts.context, hosts.source) == ("prod", "the nodes of prod (only hosts that have joined)")
 
 
 @pytest.mark.parametrize(

@@ -173,7 +173,12 @@ def test_verify_shows_the_chain_and_the_first_broken_link_as_the_cause(tmp_path,
     junit = JUnit(page, tmp_path / "v.xml", "gpunode verify")
     page.links(
         "gpu-1",
-        [Verdict.ok("PCI", "2 GPUs"), Verdict.broken("module", "none", cause="not loaded", fix="load")],
+        [
+            Verdict.ok("PCI", "2 GPUs"),
+            Verdict.broken(
+                "module", "none", cause="not loaded", fix="gpunode provision --limit gpu-1   # 1 reboot"
+            ),
+        ],
     )
     page.links("gpu-2", [Verdict.ok("PCI", "2 GPUs")])
     unread = Verdict.unknown("node", "not judged", Problem("no-rights", "x", cause="user lacks 7 rights"))
@@ -181,10 +186,13 @@ def test_verify_shows_the_chain_and_the_first_broken_link_as_the_cause(tmp_path,
     page.total("1 of 2 hosts broken", {})
     text = page.text()
     assert (
-        'class="red">broken</td><td data-name="cause">module: not loaded</td><td data-name="fix">load</td><td data-name="names"><span class="name">gpu-1</span>'
+        'class="red">broken</td><td data-name="cause">module: not loaded</td><td data-name="fix"><code>gpunode provision --limit gpu-1</code>   # 1 reboot</td><td data-name="names"><span class="name">gpu-1</span>'
         in text
     )
     assert 'class="green">OK</td>' in text
+    assert (
+        text.count('<span class="line" style="--in: 19ch">') == 3
+    )  # cause and fix: wrapped, they go on below their text
     assert 'class="dim">partly checked</td><td data-name="cause">node: user lacks 7 rights</td>' in text
     assert json.loads(capsys.readouterr().out.splitlines()[-3])["code"] == "no-rights"
     assert 'message="not checked: a link before it is broken or not judged"' in junit.text()
