@@ -34,13 +34,13 @@ class HostCell:
 @dataclass(frozen=True, slots=True)
 class RunLine:
     """A run. `since`: when its batch began or, unless it is running, when its last line was written, in seconds since the epoch. `batch`
-    of `batches`: 0 before the first; `bad`: hosts by state; `left`: seconds from there to its end by the estimate."""
+    of `batches`: 0 before the first; `ends`: hosts that ended badly, by state; `left`: seconds from there to its end by the estimate."""
 
     id: str
     state: Literal["running", "pausing", "ended", "cut off"]
     hosts: int
     finished: int
-    bad: Mapping[str, int]
+    ends: Mapping[str, int]
     since: float
     batch: int = 0
     batches: int = 0

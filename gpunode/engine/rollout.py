@@ -241,7 +241,7 @@ def _report_batch(run: Run, now: Members, number: tuple[int, int], left: Estimat
         left.seconds,
     )
     text = f"batch {number[0]} of {number[1]}: {names}; {left} to the end of the run"
-    run.session.reporter.event(Event("stage", None, text, asdict(line)))
+    run.session.reporter.event(Event("stage", None, text, {**asdict(line), "bad": sum(line.ends.values())}))
 
 
 def _unhealthy(members: Members) -> str:

@@ -91,7 +91,8 @@ class Human:
 
     def event(self, event: Event) -> None:
         if "batches" in event.data:
-            self._run = RunLine(**cast(dict[str, Any], event.data))
+            known = {key: value for key, value in event.data.items() if key != "bad"}  # the sum of `ends`
+            self._run = RunLine(**cast(dict[str, Any], known))
         if self._live is not None:
             self._live.event(event)
         elif self._err.is_terminal and not event.host and not self._quiet:

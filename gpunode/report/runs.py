@@ -35,7 +35,7 @@ LABELS = ("label", "features", "resource")  # tables of what a node has before a
 def run_line(run: RunLine, width: int) -> list[Part]:
     """` batch 3 of 8 ████░░░░░░ 11 of 32 hosts · 1 failed · about 12 min left`, or how the run ended."""
     of = "/" if width < NARROW else " of "
-    bad = [f"{number} {state}" for state, number in run.bad.items() if number]
+    bad = [f"{number} {state}" for state, number in run.ends.items() if number]
     done = f"{run.finished}{of}{several(run.hosts, 'host')}"
     if not run.is_running:
         when = moment(run.since)
