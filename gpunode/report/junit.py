@@ -28,11 +28,14 @@ class JUnit(Page):
         super().__init__(report, path, title)
         self._gpus: list[dict[str, object]] = []
         self._why: list[Problem] = []
+        self._seconds: dict[object, object] = {}  # of a host's changes
 
     def rows(self, kind: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
         super().rows(kind, columns, rows)
         if kind == "acceptance":
             self._gpus += [dict(zip(columns, row, strict=True)) for row in rows]
+        if kind == "time":
+            self._seconds |= {host: seconds for host, seconds, *_ in rows}
 
     def problem(self, problem: Problem, host: str | None = None) -> None:
         """A GPU's is in its case."""
@@ -50,6 +53,8 @@ class JUnit(Page):
                 _add_case(suite, link)
             if not card.links and (card.result or card.outcome):
                 _add_host(suite, card)
+                if card.name in self._seconds:
+                    suite[0].set("time", str(self._seconds[card.name]))
         for node, gpus in groupby(self._gpus, key=lambda gpu: str(gpu["node"])):
             suite = ElementTree.SubElement(root, "testsuite", name=plain(node))
             for gpu in gpus:

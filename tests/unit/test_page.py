@@ -328,6 +328,14 @@ def end_of_run(tmp_path, second: tuple[str, ...], kind: type[Page] = Page) -> Pa
     return page
 
 
+def test_a_host_in_a_runs_junit_file_has_the_seconds_of_its_changes(tmp_path):
+    junit = JUnit(make(json=True, quiet=True), tmp_path / "v.xml", "gpunode provision")
+    junit.rows("time", ("host", "seconds", "phases"), [("a", 12.5, {"packages": 12.5})])
+    junit.rows("verified", PROOF, [(name, name, "verified", "4 GPUs", "", "") for name in "ab"])
+    ends = ElementTree.fromstring(junit.text()).findall("*/testcase")
+    assert [(case.get("classname"), case.get("time")) for case in ends] == [("a", "12.5"), ("b", None)]
+
+
 def test_a_paused_runs_junit_file_has_the_proofs_and_skips_hosts_not_begun(tmp_path):
     failed = ("gpu-2", "gpu-2", "not verified", "failed", "", "")
     suites = ElementTree.fromstring(end_of_run(tmp_path, failed, JUnit).text())
