@@ -1,5 +1,6 @@
 """Whole files of a host, as changes."""
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -64,13 +65,19 @@ def write(
 def _differ(before: str, after: str) -> str:
     """How a file differs: by its lines if these are few and short."""
     old, new = before.splitlines(), after.splitlines()
-    gone, missing = [line for line in old if line not in new], [line for line in new if line not in old]
+    gone, missing = (
+        [line for line in some if line.strip() and line not in other]
+        for some, other in ((old, new), (new, old))
+    )
     if len(gone) > LISTED or len(missing) > LISTED or any(len(line) > SHORT for line in (*gone, *missing)):
         return f"differs from the planned file ({several(max(len(gone), len(missing)), 'line')})"
     has, lacks = (" and ".join(f"`{line.strip()}`" for line in some) for some in (gone, missing))
     parts = [f"has {has}"] if has else []
     parts += [f"lacks {lacks}"] if lacks else []
-    return ", ".join(parts) or "has its lines in another order"
+    same = Counter(before.split("\n")) == Counter(after.split("\n"))
+    return ", ".join(parts) or (
+        "has its lines in another order" if same else "differs in blank or repeated lines, or in line ends"
+    )
 
 
 def write_own(facts: Facts, path: str, why: str, **values: object) -> tuple[WriteFile, ...]:

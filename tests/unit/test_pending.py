@@ -119,6 +119,8 @@ UNBOUND = "0/1 nodes are available: pod has unbound immediate PersistentVolumeCl
         pytest.param(Waiting(pod(), [node("n1", ready=False, taints=[GONE])], ()), ["node-not-ready"], "Kubelet stopped posting", id="NotReady"),
         pytest.param(Waiting(pod(), [node("n1", unschedulable=True)], ()), ["cordoned"], "kubectl uncordon n1", id="cordoned"),
         pytest.param(Waiting(pod(), [node("n1", unschedulable=True), node("n2")], TWO), ["cordoned", "in-use"], "n2: 0 of 4 free, in use by ml/c (4)\nn1: 0 of 4 free, in use by ml/a (3), ml/b (1)", id="cordoned and in use"),
+        pytest.param(Waiting(pod(), [node("n1", unschedulable=True)], FULL), ["cordoned", "in-use"], "When its node is open, it starts", id="only cordoned ones"),
+        pytest.param(Waiting(pod(priority=9), [node("n1", unschedulable=True), node("n2")], TWO), ["cordoned", "in-use"], "of lower priority: ml/c Nothing", id="the scheduler ends no pod on a cordoned node"),
         pytest.param(Waiting(pod(gpus=4), [node("n1", 3, counted=4)], (), wrong={"n1": Problem("unhealthy", "GPU 2 is Unhealthy: Xid 79", fix="Reboot")}), ["unhealthy"], "GPU 2 is Unhealthy", id="one is sick"),
         pytest.param(Waiting(pod(), [node("n1", 0)], (), wrong={"n1": Problem("no-pod", "no pod")}), ["no-pod"], "n1 offers no nvidia.com/gpu", id="the plugin offers none"),
         pytest.param(Waiting(pod(), [node("n1", 0), node("n2")], [pod("c", 4, on="n2")]), ["fewer", "in-use"], "gpunode verify --limit n1", id="broken first, then in use"),

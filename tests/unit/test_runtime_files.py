@@ -186,6 +186,7 @@ def test_a_position_counts_as_editors_do():
     [
         ("uri: a\nkey: k\n", "uri: b\nkey: k\n", "/f has `uri: a`, lacks `uri: b`: the source"),
         ("a\n", "a\n  b\n", "/f lacks `b`: the source"),
+        ("a\na\n\nb", "a\nb\n", "/f differs in blank or repeated lines, or in line ends: the source"),
         ("a\nb\n", "b\na\n", "/f has its lines in another order: the source"),
         ("a\n", "b\nc\nd\n", "/f differs from the planned file (3 lines): the source"),
         ("a\n", "b" * 81, "/f differs from the planned file (1 line): the source"),

@@ -413,7 +413,7 @@ def _in_use(waiting: Waiting, places: Sequence[_Place]) -> Iterator[Problem]:
     something else."""
     pod = waiting.pod
     taken = [place for place in _candidates(places) if place.taken and not place.short and place.node.ready]
-    taken.sort(key=lambda place: bool(place.taints) or not place.node.schedulable)
+    taken.sort(key=_is_closed)
     need = _gpus(pod)
     busy = [place for place in taken if any(name in need for name in place.taken)]
     if busy:
@@ -426,18 +426,19 @@ def _in_use(waiting: Waiting, places: Sequence[_Place]) -> Iterator[Problem]:
         holders = tuple(user.rpartition(" (")[0] for place in busy for user in place.users)
         if nominated := (pod.get("status") or {}).get("nominatedNodeName"):
             evidence.append(f"the scheduler ends pods of lower priority on {nominated} for it")
-        elif lower := _lower(waiting, {place.node.name for place in busy}):
+        elif lower := _lower(waiting, {place.node.name for place in busy if not _is_closed(place)}):
             never = pod["spec"].get("preemptionPolicy") == "Never"
             does = "the scheduler may end for it"
             if never:
                 does = "its preemptionPolicy keeps the scheduler from ending"
             evidence.append(f"{does}, of lower priority: {few(lower, NAMED)}")
         ends = "`kubectl delete pod -n {} {}`".format(*holders[0].split("/", 1)) if holders else ""
+        starts = "When its node is open, it starts" if _is_closed(busy[0]) else "Nothing is broken: it starts"
         yield Problem(
             "in-use",
             f"no node has {need[name]} {name} free: other pods have them",
             cause="\n".join(evidence),
-            fix="Nothing is broken: it starts once enough of these pods have ended"
+            fix=f"{starts} once enough of these pods have ended"
             + (f". {ends} ends one, and its work is lost." if ends else "."),
             holders=holders,
         )
@@ -453,6 +454,10 @@ def _in_use(waiting: Waiting, places: Sequence[_Place]) -> Iterator[Problem]:
             cause="\n".join(f"{node}: {text}" for node, text in lacking.items()),
             fix="Ask for less in the pod's requests, or move pods without GPUs to other nodes.",
         )
+
+
+def _is_closed(place: _Place) -> bool:
+    return bool(place.taints) or not place.node.schedulable
 
 
 def _alike(busy: Sequence[_Place], name: str) -> Iterator[tuple[str, Sequence[_Place]]]:
