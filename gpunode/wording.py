@@ -51,7 +51,7 @@ class Folded(str):
 
     brief: str
 
-    def __new__(cls, text: str, brief: str) -> "Folded":
+    def __new__(cls, text: str, brief: str = "") -> "Folded":  # a copy gets it back from its state
         made = super().__new__(cls, text)
         made.brief = brief
         return made

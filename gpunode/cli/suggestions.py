@@ -159,8 +159,9 @@ def _missing(context: Any, parameter: Any) -> UsageError:
     name = name if name[:1] == "-" else parameter.metavar or name
     about = f": {parameter.help[0].lower()}{parameter.help[1:].rstrip('.')}" if parameter.help else ""
     example = " ".join((context.command.help or "").partition("Example: ")[2].split())
+    command = context.command_path.removeprefix(context.find_root().command_path).lstrip()
     return UsageError(
-        f"{context.command_path.partition('gpunode ')[2]} needs {name}{about}",
+        f"{command} needs {name}{about}",
         hint=f"For example `{example}`. More: `{context.command_path} --help`." if example else "",
     )
 

@@ -156,8 +156,12 @@ def test_a_value_that_is_none_is_answered_by_what_to_write(words: str, told: str
         ("forget", "forget needs HOST...: hosts or groups", "gpunode forget gpu-07"),
     ],
 )
-def test_an_argument_that_is_missing_is_named_with_an_example(words: str, needs: str, example: str):
-    error = CliRunner().invoke(app, words.split()).exception
+@pytest.mark.parametrize("program", ["gpunode", "gn"])
+def test_an_argument_that_is_missing_is_named_with_an_example(
+    program: str, words: str, needs: str, example: str
+):
+    """Whatever the program's name is, as that of a link to it."""
+    error = CliRunner().invoke(app, words.split(), prog_name=program).exception
     assert isinstance(error, UsageError)
     assert error.message.startswith(needs)
     assert error.hint.startswith(f"For example `{example}")

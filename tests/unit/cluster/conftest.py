@@ -25,7 +25,7 @@ NS = "gpunode"
 DAEMONSET = "gpunode-device-plugin"
 
 
-@pytest.fixture(autouse=True, scope="session")
+@pytest.fixture(autouse=True, scope="package")
 def _same_texts_read_once() -> Iterator[None]:
     """Manifests are parsed and searched for secrets once. A deploy renders the same ones ten times, and each test plans them
     again, which would be half of what it costs."""
@@ -37,7 +37,7 @@ def _same_texts_read_once() -> Iterator[None]:
         yield
 
 
-@pytest.fixture(autouse=True, scope="session")
+@pytest.fixture(autouse=True, scope="package")
 def _without_http() -> Iterator[None]:
     """A fake API is asked in the thread that asks: HTTP would be most of what a test costs. Watches, connections that are cut, and tests
     of the time for an answer, which they set, have it."""
