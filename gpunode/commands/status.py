@@ -283,9 +283,8 @@ def sentence(
     known = numbers["nodes"] - numbers["unknown"]
     if not known:
         return f"GPUs of {several(numbers['unknown'], 'node')} unknown"
-    used, free = (
-        ("with pods", "without") if parts else ("in use", "free")
-    )  # a GPU with pods may have free shares
+    # A GPU with pods may have free shares.
+    used, free = ("with pods", "without") if parts else ("in use", "free")
     states = [f"{numbers['used']} {used}", f"{numbers['free']} {free}"]
     states += [f"{numbers['unseen']} not reported by the kubelet"] if numbers["unseen"] else []
     states += [f"{numbers['unhealthy']} unhealthy"] if numbers["unhealthy"] else []

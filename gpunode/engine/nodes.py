@@ -63,8 +63,8 @@ def rights_to_deploy(api: Api, inventory: Inventory) -> tuple[rights.Right, ...]
 def rights_of_run(
     api: Api, inventory: Inventory, *, proves: bool, deploys: bool
 ) -> tuple[tuple[rights.Right, ...], tuple[rights.Right, ...]]:
-    """The rights that a run needs at once, and those that it needs later or `verify` and `status` after it. `proves`: with pods; `deploys`: the
-    plugin."""
+    """The rights that a run needs at once; and those for later, with those of `verify` and `status` after it. `proves`: with pods;
+    `deploys`: the plugin."""
     namespace = inventory.cluster.namespace
     later = rights_to_deploy(api, inventory) if deploys else ()
     return rights.of_run(namespace, proves=proves), (*later, *rights.of_reading(namespace))

@@ -57,9 +57,8 @@ CUDA_NAME = re.compile(r"(?:CUDA_ERROR_|cudaError_?)(?P<name>[A-Za-z]\w*)")
 FAILED = re.compile(r"err|failure|returned|status", re.IGNORECASE)
 ECHO = re.compile(r"\s*(?:File \".*\", line \d+|raise [\w.]+\()")  # a traceback's copy of the source
 OF_SMI = "API mismatch: the client 'nvidia-smi'"
-UNSEEN = re.compile(
-    r"\x1b\[[0-?]*[ -/]*[@-~]|\0"
-)  # colours (ECMA-48, control sequences); half of a text in UTF-16
+# Colours (ECMA-48, control sequences); half of a text in UTF-16.
+UNSEEN = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\0")
 # Before a line: the kernel's time, or a date; with its stream in the log of a container (CRI).
 TIMES = re.compile(r"(?:\[ *\d+\.\d+\] |\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d\S* (?:std(?:out|err) [FP] )?)+")
 # What names the writer: `kubectl logs --prefix`, `docker compose logs`, klog, syslog.

@@ -60,7 +60,8 @@ SOCKETS = {
 
 def test_container(runtime: str, reference: str) -> Message:
     """The answer: `tool` and `image` (None where there is none), `tools` that have no image; of the container its status and words, or
-    those of tools that did not list their images; the UUIDs of the GPUs that it saw, its device files and the driver's files that are mounted into it."""
+    those of tools that did not list their images; the UUIDs of the GPUs that it saw, its device files and the driver's files that are
+    mounted into it."""
     tools, failed = [], []
     for tool in ORDER.get(runtime, ()):
         if not (have(tool) and can_answer(tool)):
