@@ -183,25 +183,14 @@ def _connect(root: Path, launcher: int) -> None:
     wait("the host's first process", lambda: bool(children.read_text()), 20)
     [init] = children.read_text().split()
     (OUT / "init").write_text(init)
-    net = ["nsenter", f"--net=/proc/{init}/ns/net", "chroot", root, "ip"]
+    own = ["chroot", root, "ip"]
+    net = ["nsenter", f"--net=/proc/{init}/ns/net", *own]
+    # of a host before, whose namespace has not gone yet
+    subprocess.run([*own, "link", "delete", "gpu-host"], capture_output=True, check=False)
     for command in (
-        [
-            "chroot",
-            root,
-            "ip",
-            "link",
-            "add",
-            "gpu-host",
-            "type",
-            "veth",
-            "peer",
-            "name",
-            "eth0",
-            "netns",
-            init,
-        ],
-        ["chroot", root, "ip", "address", "add", f"{SLOT.gateway}/24", "dev", "gpu-host"],
-        ["chroot", root, "ip", "link", "set", "gpu-host", "up"],
+        [*own, "link", "add", "gpu-host", "type", "veth", "peer", "name", "eth0", "netns", init],
+        [*own, "address", "add", f"{SLOT.gateway}/24", "dev", "gpu-host"],
+        [*own, "link", "set", "gpu-host", "up"],
         [*net, "address", "add", f"{nodes.address(SLOT, CONTROL_PLANE)}/24", "dev", "eth0"],
         [*net, "link", "set", "eth0", "up"],
         [*net, "link", "set", "lo", "up"],

@@ -3,8 +3,10 @@
 `host.py` says what of it is real. Without a GPU they run on the lab's stand-in, if the host was made with it.
 """
 
+import contextlib
 import json
 import os
+import shlex
 import subprocess
 import sys
 import time
@@ -15,6 +17,7 @@ import pytest
 
 from tests.deviceplugin.test_gpu import provoke_xid
 from tests.lab.progress import wait
+from tests.lab.test_lost_gpus import DENY
 
 from . import host
 from .test_pod import REAL
@@ -22,6 +25,7 @@ from .test_pod import REAL
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(400)]
 NODE = "/api/v1/nodes/control-plane"
 PODS = "/api/v1/namespaces/default/pods"
+MEM = "aliyun.com/gpu-mem"
 PLUGIN = "/apis/apps/v1/namespaces/gpunode/daemonsets/gpunode-device-plugin"
 # what the toolkit's package writes when it is installed, and leaves when it is purged
 OF_THE_TOOLKIT = "/etc/nvidia-container-runtime/config.toml"
@@ -130,6 +134,69 @@ def test_two_pods_use_one_gpu_at_a_time_by_shares_of_its_time(provisioned: objec
     wait("one GPU", lambda: allocatable() == "1", 90)
 
 
+def test_pods_get_the_parts_of_a_gpu_that_the_extender_promises(provisioned: object, gpunode: Gpunode):
+    """Two hold CUDA memory at a time, beside each other; a third waits until one of them has ended."""
+    (host.OUT / "plugin.json").write_text(json.dumps({"version": "v1", "sharing": {"memory": {}}}))
+    text = (host.OUT / "inventory.yaml").read_text()
+    (host.OUT / "memory.yaml").write_text(
+        text.replace("archive: ", "config: plugin.json, archive: ").replace(
+            "cluster:\n", "cluster:\n  share: {}\n"
+        )
+    )
+    gpunode("provision", "memory.yaml", "--yes")
+    gpunode("share", "enable", "memory.yaml", "--yes")
+    wait("the GPU's memory", lambda: allocatable(MEM) not in {"0", "none"}, 90)
+    half = int(allocatable(MEM)) // 2
+    for name, units in (("first", half), ("second", half), ("third", 2)):
+        request("POST", PODS, memory_pod(name, units))
+    running = {"first": "Running", "second": "Running", "third": "Pending"}
+    wait(
+        "two hold memory at a time",
+        lambda: phases() == running and bool(said("first") and said("second")),
+        90,
+    )
+    assert {said("first"), said("second")} == {f"{half} of {allocatable(MEM)}\n"}
+    [gpu] = [row for row in gpunode("share", "inspect", "memory.yaml") if row["type"] == "share"]
+    assert (gpu["used"], gpu["promised"]) == (2 * half, 2 * half), gpu
+    gpunode("share", "fsck", "memory.yaml")
+    gpunode("status", "memory.yaml", json_lines=False)
+    why = gpunode("why", "pod", "default/third", "memory.yaml", code=1)
+    assert [line["code"] for line in why if line["type"] == "reason"] == ["in-use"], why
+    request("DELETE", f"{PODS}/first?gracePeriodSeconds=0")
+    wait("the third runs", lambda: phases().get("third") == "Running" and bool(said("third")), 90)
+    for name in ("second", "third"):
+        request("DELETE", f"{PODS}/{name}?gracePeriodSeconds=0")
+    wait("no pod", lambda: not phases(), 60)
+    gpunode("verify", "memory.yaml", json_lines=False)
+    gpunode("share", "disable", "memory.yaml", "--yes")
+    gpunode("provision", "inventory.yaml", "--yes")
+    wait("one GPU", lambda: allocatable() == "1", 90)
+
+
+def test_a_running_pod_that_loses_its_gpu_is_named(provisioned: object, gpunode: Gpunode):
+    """Its cgroup refuses NVIDIA's devices from then on, as after `systemctl daemon-reload` on some hosts; the GPU is right."""
+    pod = shared_pod("loses")
+    [container] = pod["spec"]["containers"]
+    work = (
+        "import subprocess, sys, time\n"
+        "while True:\n"
+        "    done = subprocess.run([sys.executable, '-m', 'gpunode.deviceplugin.vectoradd', '--json'])\n"
+        "    print('ended with', done.returncode, flush=True); time.sleep(1)"
+    )
+    container |= {"command": ["python3", "-c", work], "env": [{"name": "LOSES", "value": "yes"}]}
+    request("POST", PODS, pod)
+    wait("the pod computes", lambda: "ended with 0" in said("loses"), 60)
+    assert host.inside(f"python3 -c {shlex.quote(DENY)}").strip()
+    wait("it fails", lambda: said("loses").rstrip()[-1:] not in {"", "0"}, 60)
+    links = [line for line in gpunode("verify", "inventory.yaml", code=1) if line["type"] == "link"]
+    [broken] = [link for link in links if link["status"] == "broken"]
+    assert broken["text"] == "1 container lost GPUs: default/loses", broken
+    print(said("loses")[-1500:], json.dumps(broken))
+    request("DELETE", f"{PODS}/loses?gracePeriodSeconds=0")
+    wait("no pod", lambda: not phases(), 60)
+    gpunode("verify", "inventory.yaml", json_lines=False)
+
+
 def test_a_fault_reaches_the_nodes_condition_within_seconds(provisioned: object, gpunode: Gpunode):
     """A real Xid 31 that a pod provokes, made a fault of the GPU by NVIDIA's variable."""
     variable = {"name": "DP_ENABLE_HEALTHCHECKS", "value": "31"}
@@ -194,6 +261,26 @@ def shared_pod(name: str) -> dict[str, Any]:
     return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec}
 
 
+def memory_pod(name: str, units: int) -> dict[str, Any]:
+    """It says its share, and holds a gibibyte of the GPU's memory."""
+    pod = shared_pod(name)
+    [container] = pod["spec"]["containers"]
+    work = (
+        "import os, time; from gpunode.deviceplugin.cuda import Cuda, load; cuda = Cuda(load())\n"
+        "part, whole = (os.environ[f'ALIYUN_COM_GPU_MEM_{key}'] for key in ('CONTAINER', 'DEV'))\n"
+        "with cuda.on(0), cuda.allocated(2**30): print(part, 'of', whole, flush=True); time.sleep(300)"
+    )
+    container |= {"command": ["python3", "-c", work], "resources": {"limits": {MEM: units}}}
+    return pod
+
+
+def said(name: str) -> str:
+    """A pod's log."""
+    with contextlib.suppress(OSError):
+        return str(request("GET", f"{PODS}/{name}/log"))
+    return ""
+
+
 def phases() -> dict[str, str]:
     """Of the pods that share the GPU."""
     return {pod["metadata"]["name"]: pod["status"].get("phase", "") for pod in request("GET", PODS)["items"]}
@@ -208,5 +295,5 @@ def plugin_runs(generation: int) -> bool:
     )
 
 
-def allocatable() -> str:
-    return str(request("GET", NODE)["status"]["allocatable"].get("nvidia.com/gpu", "none"))
+def allocatable(resource: str = "nvidia.com/gpu") -> str:
+    return str(request("GET", NODE)["status"]["allocatable"].get(resource, "none"))
