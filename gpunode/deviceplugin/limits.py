@@ -91,9 +91,7 @@ def obstacles(*, driver: str | None, cgroup2: bool, cdi: bool, hook: bool) -> st
     if not cgroup2:
         reasons.append("the host has cgroup v1: the driver limits cgroups of v2 only")
     if not cdi:
-        reasons.append(
-            "the device list strategy is not CDI's, so it is unknown whether the toolkit has the hook for it; choose cdi-cri or cdi-annotations"
-        )
+        reasons.append("the device list strategy is not CDI's: choose cdi-cri or cdi-annotations")
     elif not hook:
         reasons.append(
             "the toolkit's CDI specification has no hook for it: NVIDIA Container Toolkit 1.20.1 is the first with one"

@@ -215,7 +215,7 @@ async def test_a_container_that_starts_again_finds_its_device_again(kubelet, plu
     [
         ("580.178.04", [HOOK], "cdi-cri", "driver 580.178.04 is too old"),
         (R615, [], "cdi-cri", "NVIDIA Container Toolkit 1.20.1 is the first with one"),
-        (R615, [HOOK], "envvar", "it is unknown whether the toolkit has the hook"),
+        (R615, [HOOK], "envvar", "the device list strategy is not CDI's: choose"),
     ],
 )
 async def test_where_something_is_missing_the_container_runs_and_the_log_says_why(

@@ -36,6 +36,7 @@ SHORT = {
 }
 GONE = {"gpunode.engine.converge.RECONNECT_SECONDS": 1.0, "gpunode.engine.converge.CONFIRM_SECONDS": 2.0}
 SETTLE = 0.4
+ENDLESS = 400  # seconds, of a machine that others use too
 HELD: list[Any] = []  # open files, for as long as this process lives
 
 
@@ -85,7 +86,10 @@ def gpunode(folder: Path, *words: str, **environment: str) -> subprocess.Complet
 def run(demo: Demo, *words: str, **settings: Any) -> tuple[int, list[dict[str, Any]]]:
     """A run to its end: the exit code, or less than 0 for the signal that ended it; its JSON lines."""
     with begin(demo, *words, **settings) as going:
-        return going.wait(), lines(demo)
+        try:
+            return going.wait(ENDLESS), lines(demo)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"after {ENDLESS} s it goes on: {last_words(demo)}") from None
 
 
 def output(demo: Demo) -> str:
