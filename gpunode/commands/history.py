@@ -95,10 +95,9 @@ def _row(run: RecordedRun, *, whole: bool) -> tuple[object, ...]:
     text, number = (str, int) if whole else (ForPrograms, Silent)
     end = time.time() if history.is_running(run) else run.last
     known = run.options
-    command = "resume" if known.resumes else "undo" if known.undo else "provision"
     return (
         run.id,
-        known.command or command,
+        run.command,
         text(known.resumes or ""),
         text(known.undo or ""),
         (Moment if whole else Ago)(rfc3339(run.began)),

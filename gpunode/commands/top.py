@@ -10,6 +10,7 @@ from gpunode.commands import status
 from gpunode.engine import history, nodes, record
 from gpunode.engine.member import Member
 from gpunode.engine.overview import NOT_PROVISIONED, Overview, make_cell, sort_cells, sum_up_run
+from gpunode.engine.record import Progress
 from gpunode.engine.session import Session
 from gpunode.errors import ClusterError, GpunodeError, Problem
 from gpunode.links.plugin.usage import NodeUsage, read_usage
@@ -62,13 +63,16 @@ def _ask(api: Api, session: Session, *, selected: bool) -> tuple[dict[str, NodeU
 
 def _join(session: Session, usages: Mapping[str, NodeUsage], seen: Overview, *, recorded: bool) -> Overview:
     """What was seen, with the hosts as they are and as their last run has them."""
-    run = None
+    run, hosts, path = None, dict[str, Progress](), Path(session.inventory.path)
     try:
-        run = history.last_run(Path(session.inventory.path)) if recorded else None
+        run = history.last_run(path, every=True) if recorded else None
+        hosts |= run.hosts if run else {}
+        if run and run.options.command and (before := history.last_run(path)):
+            hosts = {**before.hosts, **hosts}
+            run = before if history.is_running(before) else run
     except GpunodeError as error:  # of a damaged record
         seen = replace(seen, error=seen.error or error.message)
     running = run is not None and history.is_running(run)
-    hosts = run.hosts if run else {}
     unknown = {host.name: NodeUsage(host.name, reason=Problem("not asked", "")) for host in session.hosts}
     cells = [
         make_cell(name, usage, hosts.get(name), running=running)
@@ -76,4 +80,4 @@ def _join(session: Session, usages: Mapping[str, NodeUsage], seen: Overview, *, 
     ]
     paused = run is not None and record.pause_file(run.folder, run.id).exists()
     line = sum_up_run(run, running=running, paused=paused, now=time.time()) if run else None
-    return replace(seen, cells=sort_cells(cells), run=line)
+    return replace(seen, cells=sort_cells(cells), run=line, command=run.command if run else "")

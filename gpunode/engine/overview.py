@@ -57,11 +57,12 @@ class RunLine:
 
 @dataclass(frozen=True, slots=True)
 class Overview:
-    """`fleet`: its GPUs in a sentence; `cells`: those that are wrong first; `error`: why no newer figures came."""
+    """`fleet`: its GPUs in a sentence; `cells`: those that are wrong first; `command`: of the run; `error`: why no newer figures came."""
 
     fleet: str = ""
     cells: tuple[HostCell, ...] = ()
     run: RunLine | None = None
+    command: str = "run"
     error: str = ""
 
 

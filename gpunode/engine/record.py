@@ -170,6 +170,12 @@ class RecordedRun:
     objects: tuple[RecordedObject, ...] = ()
     folder: Path = Path()
 
+    @property
+    def command(self) -> str:
+        """`provision`, `resume`, `undo` or `forget`."""
+        known = self.options
+        return known.command or ("resume" if known.resumes else "undo" if known.undo else "provision")
+
     def in_state(self, *states: State) -> tuple[str, ...]:
         return tuple(name for name, progress in self.hosts.items() if progress.state in states)
 

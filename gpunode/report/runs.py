@@ -32,15 +32,16 @@ MANY = {"verified": 8, "vectoradd": 100}  # rows of a table; more are a row for 
 LABELS = ("label", "features", "resource")  # tables of what a node has before and after
 
 
-def run_line(run: RunLine, width: int) -> list[Part]:
+def run_line(run: RunLine, width: int, command: str = "run") -> list[Part]:
     """` batch 3 of 8 ████░░░░░░ 11 of 32 hosts · 1 failed · about 12 min left`, or how the run ended."""
     of = "/" if width < NARROW else " of "
     bad = [f"{number} {state}" for state, number in run.ends.items() if number]
     done = f"{run.finished}{of}{several(run.hosts, 'host')}"
     if not run.is_running:
         when = moment(run.since)
-        rest = [] if run.finished == run.hosts else ["`gpunode resume` continues"]
-        return [f" run {run.state} {when}: ", " · ".join([f"{done} done", *bad, *rest])]
+        again = "the same command" if command == "forget" else "`gpunode resume`"
+        rest = [] if run.finished == run.hosts else [f"{again} continues"]
+        return [f" {command} {run.state} {when}: ", " · ".join([f"{done} done", *bad, *rest])]
     bar = BAR if width < ROOMY else 2 * BAR
     filled = bar * run.finished // max(run.hosts, 1)
     batch = f" batch {run.batch}{of}{run.batches} " if run.batches else " run "

@@ -78,7 +78,7 @@ def _head(overview: Overview, width: int, height: int) -> list[Text]:
     fleet = overview.fleet or ("" if overview.error else "asking the cluster and its device plugins")
     head = list(wrap(to_text((f" {fleet}", "bold")), width).split("\n"))[:2] if fleet else []
     head += [to_text((f" {overview.error}", "red"))] if overview.error else []
-    head += [to_text(*run_line(overview.run, width))] if overview.run else []
+    head += [to_text(*run_line(overview.run, width, overview.command))] if overview.run else []
     return [*head, *([Text()] if height > LOW else [])]
 
 

@@ -26,7 +26,7 @@ def test_a_run_is_watched_paused_after_its_batch_and_resumed():
             shown.wait_for(r"batch 1 of 2 .* 0 of 2 hosts · about")
             shown.press("b")
             shown.wait_for("pausing after this batch")
-            shown.wait_for(r"run ended .* 1 of 2 hosts done · `gpunode resume` continues")
+            shown.wait_for(r"provision ended .* 1 of 2 hosts done · `gpunode resume` continues")
             assert run.wait() == 8
         *_, note, last = operators.lines(demo)
         assert note["message"] == "Not done: gpu-2. `gpunode resume` continues with it."
