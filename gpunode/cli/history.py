@@ -147,7 +147,7 @@ def undo(
 
     folder = files.runs_folder(common.inventory)
     passed: dict[str, str] = {}
-    if run == record.LAST:
+    if run.lower() == record.LAST:
         recorded, passed = history.find_undoable(common.inventory)
     else:
         recorded = history.find(run, folder)

@@ -115,6 +115,7 @@ def provision(
             "--accept",
             help="Measure the GPUs after the proof; a failing GPU fails its host.",
             metavar=options.LEVELS,
+            case_sensitive=False,
             show_default=False,
         ),
     ] = None,

@@ -47,7 +47,10 @@ def accept(
     level: Annotated[
         options.Level,
         typer.Option(
-            "--level", help="quick: half a minute; standard: up to three minutes.", metavar=options.LEVELS
+            "--level",
+            help="quick: half a minute; standard: up to three minutes.",
+            metavar=options.LEVELS,
+            case_sensitive=False,
         ),
     ] = "standard",
     on_host: Annotated[

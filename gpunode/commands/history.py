@@ -43,7 +43,7 @@ def list_runs(reporter: Reporter, folder: Path, count: int) -> int:
 def show_run(reporter: Reporter, name: str, inventory: Path, *, of_all: bool, diff: bool) -> int:
     """Report the run that `name` means, as of `history.find`; LAST: of this inventory, or `of_all`. Itself, its gates, its hosts
     with their changes, and where its time went; the exit code."""
-    last = name == record.LAST and not of_all
+    last = name.lower() == record.LAST and not of_all
     run = (
         history.find_last(inventory, every=True) if last else history.find(name, files.runs_folder(inventory))
     )

@@ -157,10 +157,10 @@ def find(run: str, folder: Path) -> RecordedRun:
     """The run with this id, a beginning that only its id has, or LAST. Raises UsageError where none or several are meant, and
     GpunodeError where its record cannot be read."""
     paths = sorted(folder.glob("*.jsonl"))
-    named = paths[-1:] if run == LAST else [path for path in paths if run and path.stem.startswith(run)]
+    named = paths[-1:] if run.lower() == LAST else [path for path in paths if run and path.stem.startswith(run)]
     named = [path for path in named if path.stem == run] or named
     if not named:
-        what = "no run is recorded on this machine" if run == LAST else f"no recorded run is {run}"
+        what = "no run is recorded on this machine" if run.lower() == LAST else f"no recorded run is {run}"
         raise UsageError(what, hint=f"Records are in {folder}; `gpunode history` lists them.")
     if len(named) > 1:
         raise UsageError(
@@ -369,12 +369,12 @@ def expand_limit(limit: Sequence[str], inventory: Path, known: Collection[str]) 
         if not part.startswith("@"):
             selected.append(part)
             continue
-        if part not in ("@failed", "@not-done"):
+        if (choice := part.lower()) not in ("@failed", "@not-done"):
             raise UsageError(
                 f"--limit {part}: no such choice", hint="Write `--limit @failed` or `--limit @not-done`."
             )
         run = find_last(inventory, of=f"--limit {part}")
-        named = run.in_state(*BAD) if part == "@failed" else run.not_done
+        named = run.in_state(*BAD) if choice == "@failed" else run.not_done
         hosts = [name for name in named if name in known]
         if not hosts:
             raise UsageError(

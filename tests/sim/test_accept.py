@@ -67,7 +67,7 @@ def rows(seen: list[dict[str, Any]], kind: str, key: str) -> dict[str, dict[str,
 
 
 def test_every_gpu_is_measured_and_the_record_kept_here_and_on_the_node(demo: Demo, tmp_path):
-    code, seen = run(demo, "accept", "inventory.yaml", "--level", "quick")
+    code, seen = run(demo, "accept", "inventory.yaml", "--level", "QUICK")
     assert code == 0, output(demo)
     assert any("figures are invented" in str(line) for line in seen)
     gpus = rows(seen, "acceptance", "uuid")

@@ -142,7 +142,7 @@ def test_undo_last_takes_the_last_run_of_this_inventory(tmp_path, monkeypatch):
     monkeypatch.setattr(undoing, "undo", lambda _, run, __: undone.append(run.id) or 0)
     assert [run("undo", *words)[0] for words in (["last"], ["last", "other.yaml"], [other[:-1]])] == [0, 0, 0]
     assert undone == [mine, other, other]
-    shown = [lines("show", "last", *words)[0]["run"] for words in ((), ("other.yaml",))]
+    shown = [lines("show", "LAST", *words)[0]["run"] for words in ((), ("other.yaml",))]
     assert shown == [mine, other]
     for command in ("undo", "show"):
         code, text = run(command, "last", "third.yaml")
@@ -230,7 +230,7 @@ def test_undo_last_passes_over_runs_that_changed_nothing_and_what_they_kept(
         made.end()
     chosen = len(records) - len(passed) - 1
     over = [f"{record.id} ({why})" for record, why in zip(reversed(records), passed, strict=False)]
-    assert run("undo", "last")[0] == run("undo", records[0].id)[0] == 0
+    assert run("undo", "LAST")[0] == run("undo", records[0].id)[0] == 0
     note = f" Skips {few(over, 1)}." if over else ""
     assert shown == [(records[chosen].id, note), (records[0].id, "")]
     with records[1].path.open("a") as damaged:

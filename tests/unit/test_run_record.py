@@ -249,7 +249,7 @@ def test_hosts_that_an_earlier_run_left_are_not_forgotten(tmp_path):
     begun(tmp_path, "c").host("c", "proven")
     assert history.find_unfinished(inventory) == ("b",)
     with pytest.raises(UsageError) as error:
-        history.expand_limit(["@failed"], inventory, "abc")
+        history.expand_limit(["@Failed"], inventory, "abc")
     assert "`gpunode provision --limit b` continues with it" in error.value.hint
     forget = record.Record.begin(inventory, ["b"], record.RunOptions(command="forget"))
     assert history.find_unfinished(inventory) == ("b",)
