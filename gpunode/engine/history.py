@@ -157,7 +157,9 @@ def find(run: str, folder: Path) -> RecordedRun:
     """The run with this id, a beginning that only its id has, or LAST. Raises UsageError where none or several are meant, and
     GpunodeError where its record cannot be read."""
     paths = sorted(folder.glob("*.jsonl"))
-    named = paths[-1:] if run.lower() == LAST else [path for path in paths if run and path.stem.startswith(run)]
+    named = (
+        paths[-1:] if run.lower() == LAST else [path for path in paths if run and path.stem.startswith(run)]
+    )
     named = [path for path in named if path.stem == run] or named
     if not named:
         what = "no run is recorded on this machine" if run.lower() == LAST else f"no recorded run is {run}"
