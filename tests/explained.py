@@ -1,5 +1,5 @@
-"""How `gpunode explain` answers the labelled lines of public threads: `python -m tests.explained [FILE …]` prints the figures by file, and
-below them each line that is not answered as labelled."""
+"""How `gpunode explain` answers labelled lines of public threads and of provoked failures: `python -m tests.explained [FILE …]` prints the figures by
+file, and below them each line that is not answered as labelled."""
 
 import sys
 from collections import Counter

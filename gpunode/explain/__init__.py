@@ -37,7 +37,7 @@ AGAIN = "Then restart the plugin's pod on that node: NVIDIA's plugin takes no un
 TAKEN = re.compile(r"marking device as unhealthy|XidCriticalError.*unhealthy", re.I)  # by NVIDIA's plugin
 OF_A_GPU = re.compile(r"nvidia|nvrm|nvswitch|nvml|gpu|cuda|dcgm", re.IGNORECASE)
 OF_CUDA = re.compile(
-    r"nvidia|gpu|cuda|\bcu[A-Z]|\.cuh?\b|nccl|torch|thrust|cupy|numba|jax|xla|tensor|triton|ggml|llama|cudnn|cublas|ptx|onnx|device vector|cutlass",
+    r"^(?!.*\bhip|.*rocm).*?(?:nvidia|gpu|cuda|\bcu[A-Z]|\.cuh?\b|nccl|torch|thrust|cupy|numba|jax|xla|tensor|triton|ggml|llama|cudnn|cublas|ptx|onnx|device vector|cutlass|no kernel image is available)",
     re.IGNORECASE,
 )
 BEFORE_A_TEXT = re.compile(

@@ -173,7 +173,7 @@ def test_what_no_table_has_is_not_guessed_at(text: str):
 
 @tables.rows("explained-threads")
 def test_lines_of_public_threads_are_answered_by_their_outcome(name: str, right: int, wrong: int):
-    """Those that are wrong have had other causes in other threads. Lines that differ in numbers only are in one of the files."""
+    """Those that are wrong have had other causes in other threads. Lines that differ in numbers only are in one of the files. Provoked ones have a certain cause."""
     counts = Counter(judge(row, explain(row["line"])) for row in cases.read(f"explain/{name}.yaml"))
     assert counts["right"] >= right
     assert counts["wrong"] <= wrong
