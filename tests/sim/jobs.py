@@ -28,11 +28,12 @@ def job(
     namespace: str = "default",
     image: str = "gpunode-deviceplugin:demo",
     privileged: bool = False,
+    gpus: int = 1,
     **meta: Any,
 ) -> None:
-    """A job's pod with a GPU, which ends by itself. A container that is killed would be started again."""
+    """A job's pod with a GPU or more, which ends by itself. A container that is killed would be started again."""
     container = {"name": "c", "image": image, "command": command or ["sleep", str(seconds)]}
-    container |= {"resources": {"limits": {"nvidia.com/gpu": "1"}}}
+    container |= {"resources": {"limits": {"nvidia.com/gpu": str(gpus)}}}
     container |= {"securityContext": {"privileged": True}} if privileged else {}
     spec = {"nodeName": node, "restartPolicy": "OnFailure", "containers": [container]}
     pods = f"/api/v1/namespaces/{namespace}/pods"

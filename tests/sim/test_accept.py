@@ -23,12 +23,13 @@ from .operators import output, run
 
 OLD, NEW = "p100-1", "h100-1"
 NODES = "/api/v1/nodes"
+SIXTEEN = 16  # as an HGX of two boards has them
 STAMP = "gpunode.dev/accepted"
 
 
 @pytest.fixture(scope="module")
 def nodes() -> Iterator[Demo]:
-    with Demo([kinds.old_host(OLD, count=1), kinds.new_host(NEW, count=4)]) as made:
+    with Demo([kinds.old_host(OLD, count=1), kinds.new_host(NEW, count=SIXTEEN)]) as made:
         assert run(made, "provision", "inventory.yaml", "--yes", "--no-run")[0] == 0, output(made)
         yield made
 
@@ -56,6 +57,12 @@ def stamp(demo: Demo, node: str) -> dict[str, Any]:
     return dict(json.loads(text))
 
 
+def work(api: Client, gpus: int) -> None:
+    """A pod that runs on so many GPUs."""
+    job(api, "work", NEW, 600, gpus=gpus)
+    until(lambda: api.ask("GET", f"{JOBS}/work")[1]["status"].get("phase") == "Running")
+
+
 def unverified(api: Client) -> bool:
     """Whether the node has gpunode's taint."""
     taints = api.ask("GET", f"{NODES}/{NEW}")[1]["spec"].get("taints") or []
@@ -71,7 +78,7 @@ def test_every_gpu_is_measured_and_the_record_kept_here_and_on_the_node(demo: De
     assert code == 0, output(demo)
     assert any("figures are invented" in str(line) for line in seen)
     gpus = rows(seen, "acceptance", "uuid")
-    assert len(gpus) == 5
+    assert len(gpus) == 1 + SIXTEEN
     assert {row["result"] for row in gpus.values()} == {"accepted"}
     hosts = rows(seen, "accepted", "host")
     assert {row["result"] for row in hosts.values()} == {"accepted"}
@@ -128,19 +135,14 @@ def test_a_fleet_shows_the_remark_below_the_one_line_of_its_host():
 
 def test_gpus_in_use_are_skipped_and_named(demo: Demo):
     api = client(demo)
-    for number in range(3):
-        job(api, f"work-{number}", NEW, 600)
-    until(
-        lambda: [item["status"].get("phase") for item in api.ask("GET", JOBS)[1]["items"]] == ["Running"] * 3
-    )
+    work(api, gpus=SIXTEEN - 1)
     code, seen = run(demo, "accept", "inventory.yaml", "--limit", NEW, "--level", "quick")
-    for number in range(3):
-        api.ask("DELETE", f"{JOBS}/work-{number}", {"gracePeriodSeconds": 0})
+    api.ask("DELETE", f"{JOBS}/work", {"gracePeriodSeconds": 0})
     assert code == 0, output(demo)
     assert len(rows(seen, "acceptance", "uuid")) == 1
     host = rows(seen, "accepted", "host")[NEW]
     assert host["result"] == "partly"
-    assert "default/work-0 (1 nvidia.com/gpu)" in host["why"]
+    assert f"default/work ({SIXTEEN - 1} nvidia.com/gpu)" in host["why"]
 
 
 def test_verify_shows_an_acceptance_until_it_runs_out_or_fits_no_more(demo: Demo):
@@ -205,7 +207,7 @@ def test_a_gpu_that_an_operator_has_cordoned_is_not_missed(demo: Demo, told: boo
     """Whether or not the inventory says how many GPUs the host has."""
     text = demo.inventory.read_text()
     if told:
-        demo.inventory.write_text(text.replace("defaults:", "defaults:\n  gpus: 4", 1))
+        demo.inventory.write_text(text.replace("defaults:", f"defaults:\n  gpus: {SIXTEEN}", 1))
     uuid, node = demo.states[NEW].machine().gpus[1].uuid, f"{NODES}/{NEW}"
     limit = ("inventory.yaml", "--limit", NEW)
 
@@ -214,11 +216,11 @@ def test_a_gpu_that_an_operator_has_cordoned_is_not_missed(demo: Demo, told: boo
 
     assert run(demo, "cordon-gpu", uuid, *limit, "--reason", "fan", "--yes")[0] == 0, output(demo)
     try:
-        until(lambda: allocatable() == "3")
+        until(lambda: allocatable() == str(SIXTEEN - 1))
         code, seen = run(demo, "accept", *limit, "--level", "quick")
     finally:
         assert run(demo, "uncordon-gpu", uuid, *limit, "--yes")[0] == 0, output(demo)
-        until(lambda: allocatable() == "4")
+        until(lambda: allocatable() == str(SIXTEEN))
     host = rows(seen, "accepted", "host")[NEW]
     assert (code, host["result"], host["why"]) == (0, "accepted", "")
     assert uuid not in rows(seen, "acceptance", "uuid")
@@ -234,16 +236,11 @@ def test_a_node_whose_required_acceptance_ran_out_is_closed_until_its_gpus_are_m
     good = stamp(demo, NEW)
     until(lambda: utc() > good["at"])  # newer than the record of this machine
     annotate(api, NEW, json.dumps({**good, "at": utc(), "until": utc()}))
-    for number in range(4):
-        job(api, f"work-{number}", NEW, 600)
-    until(
-        lambda: [item["status"].get("phase") for item in api.ask("GET", JOBS)[1]["items"]] == ["Running"] * 4
-    )
+    work(api, gpus=SIXTEEN)
     code, _ = run(demo, *provision)
     assert code != 0
     assert unverified(api), output(demo)
-    for number in range(4):
-        api.ask("DELETE", f"{JOBS}/work-{number}", {"gracePeriodSeconds": 0})
+    api.ask("DELETE", f"{JOBS}/work", {"gracePeriodSeconds": 0})
     code, _ = run(demo, "resume", "--yes")
     assert code == 0, output(demo)
     assert not unverified(api)
@@ -251,16 +248,20 @@ def test_a_node_whose_required_acceptance_ran_out_is_closed_until_its_gpus_are_m
 
 
 def test_a_gpu_that_pods_cannot_get_is_missed(demo: Demo):
-    """Of four GPUs three are no accepted host, though all three are good. The last test: the plugin keeps it unhealthy."""
+    """Of sixteen GPUs fifteen are no accepted host, though all fifteen are good. The last test: the plugin keeps it unhealthy."""
     state = demo.states[NEW]
     gpu = state.machine().gpus[3].uuid
     with state.change() as now:
         now.xids.append((gpu, 79))
         now.lost.append(gpu)
     node = f"{NODES}/{NEW}"
-    until(lambda: client(demo).ask("GET", node)[1]["status"]["allocatable"]["nvidia.com/gpu"] == "3")
+    until(
+        lambda: (
+            client(demo).ask("GET", node)[1]["status"]["allocatable"]["nvidia.com/gpu"] == str(SIXTEEN - 1)
+        )
+    )
     code, seen = run(demo, "accept", "inventory.yaml", "--limit", NEW, "--level", "quick")
     assert code == 1
     assert {row["result"] for row in rows(seen, "acceptance", "uuid").values()} == {"accepted"}
     host = rows(seen, "accepted", "host")[NEW]
-    assert (host["result"], host["why"]) == ("failed", "1 of 4 GPUs cannot be allocated")
+    assert (host["result"], host["why"]) == ("failed", f"1 of {SIXTEEN} GPUs cannot be allocated")
