@@ -12,7 +12,6 @@ from gpunode.cluster.objects.difference import Difference
 from gpunode.engine import batch, nodes, work
 from gpunode.engine.member import Member, Members
 from gpunode.engine.record import (
-    BEGUN,
     CLUSTER,
     Record,
     RecordedChange,
@@ -277,8 +276,8 @@ def _show_left(
     known = {host.name for host in session.inventory.hosts}
     rows = [
         (name, "kept", "its changes", "the host has left the inventory")
-        for name, host in recorded.hosts.items()
-        if name not in known and (host.made or host.state in BEGUN)
+        for name in recorded.hosts
+        if name not in known and recorded.has_changed(name)
     ]
     rows += [("", left.code, left.what, left.why) for left in planned.left]
     rows += [

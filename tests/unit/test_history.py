@@ -102,11 +102,14 @@ def of_kind(documents: list[dict[str, Any]], kind: str) -> list[dict[str, Any]]:
 
 
 def test_an_undo_names_hosts_that_have_left_the_inventory(capsys):
-    """Those that the run has changed, or was changing."""
+    """Those that the run has changed, or was changing; not one that had nothing to change."""
     made = recorded()
     inventory = Inventory("inventory.yaml", (Host("a", Ssh("a")),), Cluster())
     session = Session(inventory, (), {}, report.make(json=True, quiet=True), 1)
     undo_cluster._show_left(session, (), read(made.path), undo_cluster.ClusterPlan())
+    idle = Record.begin(Path("inventory.yaml"), ["d"], RunOptions())
+    idle.host("d", "cordoned")
+    undo_cluster._show_left(session, (), read(idle.path), undo_cluster.ClusterPlan())
     left = of_kind(jsonlines.parse(capsys.readouterr().out), "left")
     assert [(line["host"], line["code"]) for line in left] == [("b", "kept"), ("c", "kept"), ("", "cluster")]
 
