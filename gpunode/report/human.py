@@ -69,8 +69,7 @@ class Human:
         self._start = time.monotonic()
         self._visited = 0  # hosts
         self._known: dict[str, Outcome] = {}  # how each host stands
-        # Host -> of which wait a message was shown last, and when; in a log.
-        self._waits: dict[str | None, tuple[object, float]] = {}
+        self._waits: dict[str | None, dict[object, float]] = {}  # host -> when each was shown last, in a log
         self._causes: dict[tuple[str, str, str], str] = {}  # of a broken link -> the first host
         self._messages: dict[str | None, str] = {}  # host -> the last one
         self._problems = set[str]()  # their first lines
@@ -110,14 +109,14 @@ class Human:
             wait, first = CHANGES, now
         same = self._messages.get(host) == text
         self._messages[host] = text
+        waits = self._waits.setdefault(host, {})
         if wait != CHANGES and not WAIT.search(text):
-            self._waits.pop(host, None)
+            waits.clear()
             only = event.data.get("batches") == 1  # of which the question had all that it says
             return "" if same or only or text == PROBE else text
-        before, shown = self._waits.get(host, (wait, first))
-        shown = shown if before == wait else first
+        shown = waits.get(wait, first)
         due = now - shown >= AGAIN
-        self._waits[host] = wait, now if due else shown
+        waits[wait] = now if due else shown
         return text if due else ""
 
     def outcome(self, outcome: Outcome) -> None:

@@ -209,8 +209,7 @@ def _plan(host: ShownHost, *, diff: bool | None) -> list[Part]:
     for show in (
         *([partial(_step, diff=True)] if diff is not False else []),
         partial(_step, diff=False),
-        partial(_brief_step, listed=True, why=True),
-        partial(_brief_step, listed=True),
+        partial(_brief_step, why=True),
         partial(_brief_step),
     ):
         parts = [part for step, changes in steps for part in show(step_name(step, reload=reload), changes)]
@@ -241,13 +240,11 @@ def _step(name: str, changes: Sequence[ShownChange], *, diff: bool) -> Iterator[
             yield from (INDENT, (f"{line}\n", line_style(line)))
 
 
-def _brief_step(
-    name: str, changes: Sequence[ShownChange], *, why: bool = False, listed: bool = False
-) -> Iterator[Part]:
-    """What a step does, in one line; `listed`: in several where it is long. With `why`, the first reason below."""
+def _brief_step(name: str, changes: Sequence[ShownChange], *, why: bool = False) -> Iterator[Part]:
+    """What a step does, in one line, or in several where it is long. With `why`, the first reason below."""
     titles = list(dict.fromkeys(_brief_titles(changes)))
     whole = "; ".join(titles)
-    first, *more = titles if listed and len(whole) > LONG else [whole]
+    first, *more = titles if len(whole) > LONG else [whole]
     sign = changes[-1].sign
     yield from ("   ", (f"{name:<11}", "dim"), " ", (sign, SIGNS[sign]), f" {first}\n")
     for title in more:

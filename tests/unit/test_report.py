@@ -686,6 +686,18 @@ def test_a_plan_is_at_most_twelve_lines_of_a_host(steps: int, reasons: int, caps
     assert ("write /etc/s0/a and 1 more; restart s0 (slow)" in text) == (steps > 1)
 
 
+def test_a_long_step_has_the_same_lines_in_a_plan_of_any_length(capsys):
+    names = [f"{'x' * 40}{number}" for number in range(3)]
+    long = StepPlan("long", tuple(Service(f"{name}.service", "a reason", restart=True) for name in names))
+    for steps in (4, 10):
+        plan = long_plan(steps).plan
+        assert plan
+        outcome = Outcome("a", "planned", plan=replace(plan, steps=(*plan.steps, long)))
+        make(json=False, quiet=True).plans([outcome])
+    lines = [line for line in capsys.readouterr().out.splitlines() if "xxx" in line]
+    assert [lines[at].split()[-1] for at in range(6)] == 2 * names
+
+
 def test_d_at_the_question_shows_reasons_and_diffs_and_asks_again(capsys):
     human = Human(quiet=False)
     human.plans([long_plan(5)])
@@ -1062,6 +1074,14 @@ def test_without_a_terminal_a_wait_is_a_line_a_minute(capsys, monkeypatch):
         ["the", "Kubernetes", "API", "did"],
         ["b", "waiting", "for", "the"],
     ]
+
+
+def test_a_wait_beside_changes_is_a_line_a_minute_too(capsys):
+    report = make(json=False, quiet=False)
+    for _ in range(3):
+        report.event(Event("stage", "a", "waiting for ml/x to leave the GPUs", {"wait": "work"}))
+        report.event(Event("progress", "a", "unpacking", {"percent": 40}))
+    assert capsys.readouterr().err == " a  waiting for ml/x to leave the GPUs\n"
 
 
 def test_a_log_has_a_line_for_each_changed_host_and_a_minute_of_its_changes(capsys, monkeypatch):
