@@ -40,7 +40,7 @@ def plan(
         bool | None,
         typer.Option(
             "--diff/--no-diff",
-            help="--diff: show every reason, and the diffs of files and cluster objects. --no-diff: omit them, also from --json.",
+            help="--diff: show every reason, and the diffs of files and cluster objects. --no-diff: omit them, also from --json. Default: those that leave a host's plan, or a changed object's diff, within 12 lines.",
             show_default=False,
         ),
     ] = None,
