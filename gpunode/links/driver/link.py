@@ -14,7 +14,7 @@ from gpunode.links.link import Link, Step, cause_by_plan, fix_by_plan, judge_by_
 from gpunode.links.machine.pci import driven
 from gpunode.model import Facts, Fault, Gpu, KernelModule, Outcome, Verdict
 from gpunode.planning.versions import branch_of
-from gpunode.wording import Advice, Command, lines, page
+from gpunode.wording import Advice, Command, lines, page, several
 
 UNMANAGED = "`driver: none` leaves the driver to you: install it or load its module; reboot if module and library differ."
 SILENT = "gpus-silent"  # verdict's code: NVML lists or reaches fewer GPUs than the bus has
@@ -177,7 +177,7 @@ def judge_nvml(outcome: Outcome, seen: Facts) -> Verdict:
             fix_by_plan(outcome, "NVML", repair(node_name(outcome, seen)), "driver"),
             SILENT,
         )
-    joined = judge_by_plan(outcome, "NVML", f"{len(seen.gpus)} GPUs answer", "fabric", "mig")
+    joined = judge_by_plan(outcome, "NVML", _answering(seen), "fabric", "mig")
     return joined if joined.status == "broken" else _judge_fabric(seen) or _judge_answers(seen)
 
 
@@ -202,10 +202,14 @@ def _judge_fabric(seen: Facts) -> Verdict | None:
     )
 
 
+def _answering(seen: Facts) -> str:
+    return f"{several(len(seen.gpus), 'GPU')} answer{'s' if len(seen.gpus) == 1 else ''}"
+
+
 def _judge_answers(seen: Facts) -> Verdict:
     """All GPUs answer; with their MIG modes and devices, where these need attention."""
     on = ", ".join(str(gpu.index) for gpu in seen.gpus if gpu.mig_on)
-    text = f"{len(seen.gpus)} GPUs answer" + (f", MIG is on for GPU {on}" if on else "")
+    text = _answering(seen) + (f", MIG is on for GPU {on}" if on else "")
     pending = pending_mig(seen.gpus)
     notes = [pending] if pending else []
     if "mig" in seen.errors:
