@@ -150,7 +150,7 @@ def _why(stakes: Sequence[_Stake]) -> str:
     pods = {stake.holder.pod for stake in stakes}
     return (
         f"container {first.holder.container} of pod {first.holder.pod} still uses {part} as "
-        f"{first.holder.resource}, by an earlier configuration{f' ({len(pods)} pods in all)' * (len(pods) > 1)}"
+        f"{first.holder.resource}, which it got before the configuration changed{f' ({len(pods)} pods in all)' * (len(pods) > 1)}"
     )
 
 

@@ -37,7 +37,7 @@ from .test_process import process
 BY_MEMORY = {"memory": MemorySharing(chunk=1024)}
 NAMESAKE = pod(sockets_of_this_machine.gethostname())  # the pod that the plugin itself runs in
 TRAIN = pod("train", gpu=["GPU-a"])
-WHY = "container main of pod ml/train still uses it as nvidia.com/gpu, by an earlier configuration"
+WHY = "container main of pod ml/train still uses it as nvidia.com/gpu, which it got before the configuration changed"
 A = {f"GPU-a:1024:{n}" for n in range(2)}
 
 

@@ -214,12 +214,12 @@ def test_the_reason_names_the_container_and_what_it_has():
         GPU_MEM,
         "GPU-a",
         frozenset(PIECES),
-        "container main of pod ml/train still uses it as nvidia.com/gpu, by an earlier configuration",
+        "container main of pod ml/train still uses it as nvidia.com/gpu, which it got before the configuration changed",
         (Pod("ml/train"),),
     )
     two = [has(GPU_MEM, *(f"GPU-a:1024:{n}" for n in range(3))), has(GPU_MEM, "GPU-a:1024:5", pod="ml/b")]
     (reservation,) = reservations(offered(WHOLE, A), (A,), two)
     assert reservation.why == (
-        "container main of pod ml/train still uses 3 GiB of it as aliyun.com/gpu-mem, by an earlier configuration "
+        "container main of pod ml/train still uses 3 GiB of it as aliyun.com/gpu-mem, which it got before the configuration changed "
         "(2 pods in all)"
     )

@@ -175,8 +175,9 @@ def why_not(api: Api, node: Node, offer: Expected, namespace: str) -> Problem:
         yet = "" if why else " yet"
         what, code = f"the kubelet offers none of its {node.capacity} GPUs{yet}", "none-allocatable"
     elif lost > 0:
-        state = CORDONED if why and why.code == CORDONED else "unhealthy"
-        what, code = f"{lost} of {node.capacity} {unit} are {state}", state
+        code = CORDONED if why and why.code == CORDONED else "unhealthy"
+        state = "not allocatable" if code == CORDONED else "are unhealthy"  # the cause says who cordoned it
+        what = f"{lost} of {node.capacity} {unit} {state}"
     else:
         what, code = f"the kubelet counts {node.capacity} GPUs, the host has {count}", "count-differs"
     return Problem(why.code if why else code, what + cause, fix=why.fix if why else "", holders=holders)

@@ -74,7 +74,8 @@ def why_missing(status: Status | Problem) -> Problem | None:
     )
     codes = [each.code for each in status.lost]
     code = next((code for code in codes if code != CORDONED), codes[0] if codes else "reserved")
-    return Problem(code, f"the plugin reports: {'; '.join(sentences)}", holders=holders)
+    reports = "" if code == CORDONED else "the plugin reports: "  # that is its operator's intention
+    return Problem(code, f"{reports}{'; '.join(sentences)}", holders=holders)
 
 
 def only_cordoned(status: Status | Problem) -> bool:

@@ -434,7 +434,7 @@ RESERVED = Reserved(
     "GPU-1",
     1,
     (Pod("default/m1"),),
-    "container c of pod default/m1 still uses 40 GiB of it as aliyun.com/gpu-mem, by an earlier configuration",
+    "container c of pod default/m1 still uses 40 GiB of it as aliyun.com/gpu-mem, which it got before the configuration changed",
 )
 
 
@@ -442,9 +442,18 @@ RESERVED = Reserved(
 @pytest.mark.parametrize(
     ("published", "code", "words"),
     [
-        (status(), "unhealthy", ""),
-        (status(lost=(XID,)), "xid-79", "; the plugin reports: GPU 0 (GPU-0) is Unhealthy: Xid 79"),
-        (status(problem=document.Reason("layout", "no")), "layout", "; the plugin reports: no"),
+        (status(), "unhealthy", " are unhealthy"),
+        (
+            status(lost=(XID,)),
+            "xid-79",
+            " are unhealthy; the plugin reports: GPU 0 (GPU-0) is Unhealthy: Xid 79",
+        ),
+        (status(problem=document.Reason("layout", "no")), "layout", " are unhealthy; the plugin reports: no"),
+        (
+            status(lost=(Unavailable("GPU-0", "0", "cordoned", "cordoned by ann since 9:00: fan"),)),
+            "cordoned",
+            " not allocatable; GPU 0 (GPU-0) is cordoned by ann since 9:00: fan",
+        ),
         (status(lost=(XID,), reserved=(RESERVED,)), "xid-79", None),
     ],
 )
@@ -465,7 +474,7 @@ def test_what_the_plugin_reports_is_the_cause(
     problem = capacity.why_not(api, node, 4, NS)
     assert (problem.code, problem.holders) == (code, ())
     if words is not None:
-        assert problem.what == f"1 of 4 nvidia.com/gpu are unhealthy{words}"
+        assert problem.what == f"1 of 4 nvidia.com/gpu{words}"
     if annotation:
         fake.update("Pod", f"{DAEMONSET}-a", NS, spec={"containers": [{"name": "c"}]})
         assert why(api, "a", 4) == "1 of 4 nvidia.com/gpu are unhealthy"  # left over
