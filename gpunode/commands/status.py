@@ -97,6 +97,7 @@ def show_status(
                 f"Processes outside Kubernetes use GPUs on {few(names, NAMED)}; with an inventory, `gpunode status FILE` names them."
             )
     refused = [node for node in usages if node.reason and node.reason.code == FORBIDDEN]
+    _note_strangers(api, session, () if selected or not hosts else session.hosts)
     for host, when in back.items():
         reporter.note(history.note_taken_back(host, when))
     for node in usages:
@@ -135,6 +136,14 @@ def show_status(
     if missing or owned or numbers["unhealthy"] or numbers["unknown"] > len(refused):
         return 1
     return REFUSED if refused else 0
+
+
+def _note_strangers(api: Api, session: Session, hosts: Sequence[Host]) -> None:
+    """Note which of these hosts are no nodes."""
+    placed = _nodes_of(api, hosts) if hosts else {}
+    if strangers := [host.name for host in hosts if host.name not in placed]:
+        why = f"`gpunode status --limit {','.join(strangers[:NAMED])}` asks why."
+        session.reporter.note(advise(f"No node of the cluster is known for {few(strangers, NAMED)}. {why}"))
 
 
 def _note_run(api: Api, session: Session, usages: tuple[NodeUsage, ...]) -> tuple[NodeUsage, ...]:

@@ -188,6 +188,18 @@ def test_a_right_that_is_missing_for_all_nodes_is_named_once(monkeypatch):
     assert "`gpunode verify --limit e`" in reporter.note.call_args.args[0]
 
 
+def test_hosts_of_the_inventory_that_are_no_nodes_are_named(monkeypatch):
+    api = SimpleNamespace(find=lambda _: ([], ""), served=SimpleNamespace(has=lambda _: False))
+    monkeypatch.setattr(overlook.nodes, "connect", lambda _: api)
+    monkeypatch.setattr(overlook, "read_usage", lambda *_: ())
+    monkeypatch.setattr(overlook, "_nodes_of", lambda *_: {"h1": None})
+    reporter = mock.Mock()
+    session = SimpleNamespace(reporter=reporter, hosts=HOSTS, inventory=Inventory("", HOSTS, Cluster()))
+    overlook.show_status(session, selected=False, hosts=True)
+    words = "No node of the cluster is known for h2. `gpunode status --limit h2` asks why."
+    assert reporter.note.call_args_list == [mock.call(words)]
+
+
 def test_the_fix_of_a_plugin_that_a_run_took_away_is_to_resume_it(monkeypatch):
     """No other command, beside the note that names this one. Other reasons keep their fix."""
     states = {"h1": Progress("changing", 0), "h2": Progress("proven", 0)}
