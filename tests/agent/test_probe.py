@@ -567,13 +567,6 @@ def test_a_cgroupfs_pod_on_a_hybrid_host_is_found(host: Host):
     assert (user.container, user.pod) == (CONTAINER, POD)
 
 
-CRI = {
-    "io.kubernetes.cri.sandbox-namespace": "ml",
-    "io.kubernetes.cri.sandbox-name": "train-7f9c",
-    "io.kubernetes.cri.container-name": "cuda",
-}
-
-
 @tables.rows("gpu-users")
 def test_a_gpu_user_is_named_as_its_owner_knows_it(
     host: Host, cgroup: str, file: list[str] | None, shown: str

@@ -23,8 +23,6 @@ devtmpfs /dev/nvidia0 devtmpfs rw,nosuid 0 0
 /dev/sda1 /usr/lib/x86_64-linux-gnu/libcuda.so.580.178.04 ext4 ro,nosuid,nodev 0 0
 /dev/sda1 /etc/hosts ext4 rw 0 0
 tmpfs /srv/GPU-4e5f tmpfs rw 0 0"""
-ENV = "--env=NVIDIA_VISIBLE_DEVICES=all --env=NVIDIA_DRIVER_CAPABILITIES=compute,utility"
-NAME = "--name gpunode-verify --network=none"
 K8S = "--namespace=k8s.io"
 
 

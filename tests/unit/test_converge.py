@@ -321,10 +321,7 @@ def test_an_answer_without_facts_is_a_failure():
         converge.probe_and_plan(Visit(HOST, agent.dial, None), lambda _: None)
 
 
-PCI = {"address": "0000:3b:00.0", "vendor": "10de", "device": "2330", "cls": "030200"}
-KUBELET = {"version": "1.34.1", "arguments": [], "unit_text": "", "journal": []}
 HOLDER = {"run": "r", "by": "ann@desk", "since": 5}
-KEPT = {**HOLDER, "code": "api-server-answered", "unit": "docker.service"}
 
 
 @tables.rows("facts-of-another-type")

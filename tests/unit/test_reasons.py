@@ -66,14 +66,6 @@ def test_an_archives_signed_modules_need_no_headers():
     }
 
 
-INSTALLED = {
-    "modules": {"nvidia": "595.91.07", "nvidia_uvm": "595.91.07", "nvidia_modeset": "595.91.07"},
-    "module_banner": "NVRM version: NVIDIA UNIX x86_64 Kernel Module  595.91.07",
-    "library_version": "595.91.07",
-    "packages": {"cuda-drivers": "595.91.07-1", "nvidia-container-toolkit": "1.21.0-1"},
-}
-
-
 @tables.rows("choices")
 def test_each_choice_has_what_decided_it(
     base: str, wishes: dict[str, Any], over: dict[str, Any], code: str, chosen: str, why: str

@@ -1,7 +1,6 @@
 """What tells a scheduler of the extender: in which form, as lines of others' files, and taken back byte for byte."""
 
 import base64
-import json
 from typing import Any
 
 import pytest
@@ -199,9 +198,6 @@ def test_another_certificate_starts_the_scheduler_again():
         f"{plan.FOLDER}/client.crt",
         MANIFEST,
     ]
-
-
-GPUSHARE = json.dumps({"name": "aliyun.com/gpu-mem"})
 
 
 @tables.rows("schedulers")

@@ -8,9 +8,8 @@ from gpunode.links.kubelet import upgrade
 from tests import cases, tables
 
 HOST = cases.host("gpu-1")
-MODERN, LEGACY = "modern", "legacy"
+MODERN = "modern"
 FLAGS = "/etc/default/kubelet"
-CONFIG = "/var/lib/kubelet/config.yaml"
 MANIFEST = "/etc/kubernetes/manifests/kube-scheduler.yaml"
 OLD = {"kubelet": {"version": "1.9.11"}}
 

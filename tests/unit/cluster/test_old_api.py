@@ -243,15 +243,10 @@ def test_the_lease_is_that_of_its_version(
 
 
 Object = dict[str, Any]
-C = {"name": "c", "image": "i:1"}
 
 
 def containers(*items: Object) -> Object:
     return {"spec": {"containers": list(items)}}
-
-
-def labelled(**values: str) -> Object:
-    return {"metadata": {"labels": values}}
 
 
 @tables.rows("merges", taken=[])

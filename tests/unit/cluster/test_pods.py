@@ -7,9 +7,6 @@ import pytest
 from gpunode.cluster import pods
 from tests import tables
 
-PULL = 'Failed to pull image "gpunode/device-plugin:0.1.0": dial tcp: lookup registry: no such host'
-SANDBOX = 'Failed to create pod sandbox: no runtime for "nvidia" is configured'
-
 
 def waiting(reason: str, message: str = "", **last: Any) -> dict[str, Any]:
     return {
@@ -18,10 +15,6 @@ def waiting(reason: str, message: str = "", **last: Any) -> dict[str, Any]:
             {"name": "c", "state": {"waiting": {"reason": reason, "message": message}}, "lastState": last}
         ],
     }
-
-
-def warning(message: str) -> dict[str, Any]:
-    return {"type": "Warning", "message": message}
 
 
 @tables.rows("pod-reasons")

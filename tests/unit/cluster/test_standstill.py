@@ -16,11 +16,7 @@ def waits(reason: str) -> dict[str, Any]:
     return {"waiting": {"reason": reason}}
 
 
-CRASHES, CREATING, INITIALIZING = (
-    waits("CrashLoopBackOff"),
-    waits("ContainerCreating"),
-    waits("PodInitializing"),
-)
+CRASHES, CREATING = waits("CrashLoopBackOff"), waits("ContainerCreating")
 
 
 def pod(
