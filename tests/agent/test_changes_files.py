@@ -4,6 +4,9 @@ import fcntl
 import os
 import stat
 import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
@@ -189,20 +192,27 @@ def test_the_first_failure_ends_it(host: Host):
     assert not host.path("/etc/third").exists()
 
 
-def test_a_full_disk_is_reported_as_such_and_leaves_no_half_file(host: Host, tmp_path):
-    """No room for the new file: the old one stays."""
-    small = host.path("/etc/small")
-    small.mkdir()
-    if os.system(f"mount -t tmpfs -o size=64k none {small}") != 0:
+@contextmanager
+def small(host: Host, folder: str, size: str) -> Iterator[Path]:
+    """A folder of the host that is a file system of that size; skips the test where none can be mounted."""
+    path = host.path(folder)
+    path.mkdir(parents=True)
+    if os.system(f"mount -t tmpfs -o size={size} none {path}") != 0:
         pytest.skip("this machine does not let tests mount a file system")
     try:
+        yield path
+    finally:
+        os.system(f"umount -l {path}")  # the agent may not have ended yet
+
+
+def test_a_full_disk_is_reported_as_such_and_leaves_no_half_file(host: Host):
+    """No room for the new file: the old one stays."""
+    with small(host, "/etc/small", "64k") as folder:
         host.write("/etc/small/a.conf", "before")
         failed = host.fail(WriteFile("/etc/small/a.conf", "x" * 200_000, "why", before="before"))
         assert (failed["code"], failed["error"][:11]) == ("disk-full", "/etc/small:")
-        assert os.listdir(small) == ["a.conf"]
+        assert os.listdir(folder) == ["a.conf"]
         assert host.read("/etc/small/a.conf") == "before"
-    finally:
-        os.system(f"umount {small}")
 
 
 @pytest.mark.parametrize(
@@ -212,17 +222,11 @@ def test_a_full_disk_is_reported_as_such_and_leaves_no_half_file(host: Host, tmp
 def test_the_file_system_that_is_full_is_named(host: Host, folder: str, size: str):
     """Not the one of the file that the change is about, nor the source of a copy."""
     host.write("/etc/a.conf", "before" * 2_000)
-    small = host.path(folder)
-    small.mkdir(parents=True)
-    if os.system(f"mount -t tmpfs -o size={size} none {small}") != 0:
-        pytest.skip("this machine does not let tests mount a file system")
-    try:
+    with small(host, folder, size):
         failed = host.fail(WriteFile("/etc/a.conf", "after", "why", before="before" * 2_000))
         assert failed["code"] == "disk-full"
         assert failed["error"].startswith(f"{folder}/")
         assert host.read("/etc/a.conf") == "before" * 2_000
-    finally:
-        os.system(f"umount -l {small}")  # the agent may not have ended yet
 
 
 def test_a_folder_that_cannot_be_made_is_named(host: Host):

@@ -93,12 +93,19 @@ def test_what_mps_cannot_do_is_reported(share, gpu, message):
         limits(share, gpu)
 
 
-def test_mps_excludes_the_mixed_mig_strategy_wherever_that_is_set(tmp_path):
-    """As in NVIDIA's plugin; by a variable too."""
+@pytest.mark.parametrize(
+    ("flags", "environ", "message"),
+    [
+        ([], {"MIG_STRATEGY": "mixed"}, "does not work with the MIG strategy mixed"),
+        (["--mps-root=mps"], {}, "mpsRoot: expected a path from / on, found 'mps'"),
+    ],
+)
+def test_what_mps_excludes_is_refused_wherever_that_is_set(tmp_path, flags, environ, message):
+    """The mixed MIG strategy, as in NVIDIA's plugin, and a root that would be another one in each container."""
     file = tmp_path / "config.yaml"
     file.write_text("version: v1\nsharing: {mps: {resources: [{name: gpu, replicas: 2}]}}\n")
-    with pytest.raises(BadConfig, match="does not work with the MIG strategy mixed"):
-        read([f"--config-file={file}"], {"MIG_STRATEGY": "mixed"})
+    with pytest.raises(BadConfig, match=message):
+        read([f"--config-file={file}", *flags], environ)
 
 
 def test_the_root_is_set_by_nvidias_names(tmp_path):
@@ -109,14 +116,6 @@ def test_the_root_is_set_by_nvidias_names(tmp_path):
     assert read([f"--config-file={file}"], {"MPS_ROOT": "/srv/env"}).mps_root == "/srv/env"
     assert read(["--mps-root=/srv/flag"], {"MPS_ROOT": "/srv/env"}).mps_root == "/srv/flag"
     assert read([], {}).mps_root == "/run/nvidia/mps"
-
-
-def test_a_root_that_is_no_path_of_the_host_is_refused(tmp_path):
-    """It would be another one in each container."""
-    file = tmp_path / "config.yaml"
-    file.write_text("version: v1\nsharing: {mps: {resources: [{name: gpu, replicas: 2}]}}\n")
-    with pytest.raises(BadConfig, match="mpsRoot: expected a path from / on, found 'mps'"):
-        read([f"--config-file={file}", "--mps-root=mps"], {})
 
 
 # What containers get.

@@ -546,19 +546,6 @@ async def test_plugin_and_daemons_over_the_daemons_whole_life(program, kubelet, 
             await kubelet.until(are(kubelet, "Healthy"))
 
 
-def test_help_names_the_process_and_its_settings():
-    """Those of the plugin."""
-    run = subprocess.run(
-        [sys.executable, "-m", "gpunode.deviceplugin.mps", "--help"],
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
-        check=True,
-    )
-    assert run.stdout.startswith("usage: python -m gpunode.deviceplugin.mps ")
-    assert "--mps-root" in run.stdout
-
-
 # Shared memory.
 
 SHARE = """

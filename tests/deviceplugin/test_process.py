@@ -152,30 +152,24 @@ async def test_an_address_that_cannot_be_had_ends_it_with_one_line(kubelet, sock
     assert f"CRITICAL cannot serve metrics and probes on {address}: " in line
 
 
-def test_a_bad_flag_value_ends_with_status_2():
-    """The message names the flag and the values it takes."""
-    run = subprocess.run(
-        [sys.executable, "-m", "gpunode.deviceplugin", "--mig-strategy=some"],
-        check=False,
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
-    )
-    assert run.returncode == 2
-    assert "--mig-strategy: 'some' is not one of none, single, mixed" in run.stderr
-
-
-def test_help_has_every_flag_and_an_example():
-    """`--help` needs no GPU and no kubelet."""
-    run = subprocess.run(
-        [sys.executable, "-m", "gpunode.deviceplugin", "--help"],
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
-        check=True,
-    )
-    assert "--device-list-strategy" in run.stdout
-    assert "example: python -m gpunode.deviceplugin" in run.stdout
+@pytest.mark.parametrize(
+    ("words", "status", "printed"),
+    [
+        (
+            ".deviceplugin --mig-strategy=some",
+            2,
+            ["--mig-strategy: 'some' is not one of none, single, mixed"],
+        ),
+        (".deviceplugin --help", 0, ["--device-list-strategy", "example: python -m gpunode.deviceplugin"]),
+        (".deviceplugin.mps --help", 0, ["usage: python -m gpunode.deviceplugin.mps ", "--mps-root"]),
+    ],
+)
+def test_help_and_mistakes_need_no_gpu_and_no_kubelet(words, status, printed):
+    """Help has every flag and an example; a mistake names the flag and the values it takes."""
+    line = [sys.executable, "-m", *f"gpunode{words}".split()]
+    run = subprocess.run(line, check=False, capture_output=True, text=True, cwd=ROOT)
+    assert run.returncode == status
+    assert all(part in (run.stderr if status else run.stdout) for part in printed)
 
 
 NOBODY = 65534

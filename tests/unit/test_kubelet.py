@@ -57,41 +57,10 @@ def test_a_host_without_a_kubelet():
     assert start.argv == start.environment_files == ()
 
 
-@pytest.mark.parametrize(
-    ("text", "line"),
-    [
-        ('A="--v=9\nB=1\n', 1),
-        ('# a\nB=1\n  A=\'--v=9 "x"', 3),
-        ('A="--v=9 \\\n --v=8\n', 1),
-        ('A="--v=9\\"\n', 1),
-        ('A="\n', 1),
-        ('A="--v=9\nB="1"\n', 1),
-        ('A="--v=9\n   --v=8\n"\n', 0),
-        ('A="--v=9 \\\n --v=8"\nB=\'it"s\' # x\nC=a"b\n# D="\nE=\n', 0),
-    ],
-)
-def test_a_quote_that_is_not_closed_is_found(text: str, line: int):
-    """With its file and line (0: none); quotes within a value, in comments and on continued lines are no mistake."""
-    seen = cases.facts("legacy", {"files": {"/etc/default/kubelet": text}})
-    problem = places.read(seen).problem
-    assert (problem or "").startswith(f"/etc/default/kubelet:{line}: the quote" if line else "")
-    assert bool(problem) == bool(line)
-
-
-@pytest.mark.parametrize(
-    ("text", "problem"),
-    [
-        (
-            "X=1\nA=--feature-gates=A=true,\\\nB=true\n",
-            "2: in A the value of --feature-gates continues in the next line",
-        ),
-        ('A="--feature-gates=A=true \\\n --v=2"\n', ""),
-        ("# --v=9 \\\nA=1\n", "1: this comment ends in a backslash"),
-        ("# --v=9 \\\n# --v=8\nA=1\n", ""),
-    ],
-)
-def test_what_systemds_read_differently_or_no_gate_can_be_set_in_is_refused(text: str, problem: str):
-    """Rather than to change a line that means another thing than it seems to."""
+@tables.rows("kubelet-environment-files")
+def test_a_line_that_systemds_read_differently_or_no_gate_can_be_set_in_is_refused(text: str, problem: str):
+    """With its file and line, rather than to change a line that means another thing than it seems to. Quotes within a value, in comments and
+    on continued lines are no mistake."""
     seen = cases.facts("legacy", {"files": {"/etc/default/kubelet": text}})
     refusal = places.read(seen).problem
     assert (refusal or "").startswith(f"/etc/default/kubelet:{problem}" if problem else "")

@@ -147,22 +147,28 @@ def test_a_node_that_is_not_ready_is_named_with_the_time_since_when():
     assert problem.cause.endswith("\nsince 2026-11-26T00:12:00Z")
 
 
-def test_who_cordoned_a_node_is_told_as_the_api_server_has_it():
-    field = {"f:spec": {"f:unschedulable": {}}}
-    entry = {"manager": "kubectl-cordon", "time": "2026-11-26T00:12:00Z", "fieldsV1": field}
+@pytest.mark.parametrize(
+    ("over", "field", "manager", "cause"),
+    [
+        ({"unschedulable": True}, "f:unschedulable", "kubectl-cordon", "cordoned by kubectl-cordon at TIME"),
+        (
+            {"unschedulable": True},
+            "f:unschedulable",
+            "unknown",
+            "cordoned at TIME; the cluster does not record by whom",
+        ),
+        ({"taints": [KEPT]}, "f:taints", "kubectl-taint", "taints last set by kubectl-taint at TIME"),
+    ],
+)
+def test_who_cordoned_or_tainted_a_node_is_told_as_the_api_server_has_it(
+    over: dict[str, Any], field: str, manager: str, cause: str
+):
+    time = "2026-11-26T00:12:00Z"
+    entry = {"manager": manager, "time": time, "fieldsV1": {"f:spec": {field: {}}}}
 
-    (problem,) = judge(Waiting(pod(), [node("n1", unschedulable=True, managed=[entry])], ()))
+    (problem,) = judge(Waiting(pod(), [node("n1", managed=[entry], **over)], ()))
 
-    assert problem.cause == "cordoned by kubectl-cordon at 2026-11-26T00:12:00Z"
-
-
-def test_a_cordon_of_a_client_without_a_name_is_told_without_one():
-    field = {"f:spec": {"f:unschedulable": {}}}
-    entry = {"manager": "unknown", "time": "2026-11-26T00:12:00Z", "fieldsV1": field}
-
-    (problem,) = judge(Waiting(pod(), [node("n1", unschedulable=True, managed=[entry])], ()))
-
-    assert problem.cause == "cordoned at 2026-11-26T00:12:00Z; the cluster does not record by whom"
+    assert problem.cause == cause.replace("TIME", time)
 
 
 def test_who_asks_for_too_many_is_told_what_is_wrong_with_the_largest_nodes():
@@ -177,18 +183,6 @@ def test_who_asks_for_too_many_is_told_what_is_wrong_with_the_largest_nodes():
         "n2 is cordoned",
         "link `library` of host n1 is broken: see `gpunode why node n1`",
     ]
-
-
-def test_who_tainted_a_node_is_told_as_the_api_server_has_it():
-    entry = {
-        "manager": "kubectl-taint",
-        "time": "2026-11-26T00:12:00Z",
-        "fieldsV1": {"f:spec": {"f:taints": {}}},
-    }
-
-    (problem,) = judge(Waiting(pod(), [node("n1", taints=[KEPT], managed=[entry])], ()))
-
-    assert problem.cause == "taints last set by kubectl-taint at 2026-11-26T00:12:00Z"
 
 
 def test_a_broken_link_of_the_host_is_the_cause_of_a_node_that_is_not_ready():

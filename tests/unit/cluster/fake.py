@@ -105,6 +105,18 @@ def plain(code: int, text: str) -> Fault:
     return fault
 
 
+def kubeconfig(server: str, folder: Path, **settings: object) -> str:
+    """The path of a kubeconfig for a server of that URL, in the folder."""
+    config = {
+        "clusters": [{"name": "c", "cluster": {"server": server, **settings}}],
+        "users": [{"name": "u", "user": {"token": "secret-token"}}],
+        "contexts": [{"name": "test", "context": {"cluster": "c", "user": "u"}}],
+        "current-context": "test",
+    }
+    (folder / "kubeconfig").write_text(json.dumps(config))
+    return str(folder / "kubeconfig")
+
+
 class FakeApi:
     """The server. `objects` by path, `logs` by (pod, container), `requests` as (method, path, query)."""
 
@@ -142,14 +154,7 @@ class FakeApi:
 
     def kubeconfig(self, folder: Path) -> str:
         """A kubeconfig for this server."""
-        config = {
-            "clusters": [{"name": "c", "cluster": {"server": self.url}}],
-            "users": [{"name": "u", "user": {"token": "secret"}}],
-            "contexts": [{"name": "test", "context": {"cluster": "c", "user": "u"}}],
-            "current-context": "test",
-        }
-        (folder / "kubeconfig").write_text(json.dumps(config))
-        return str(folder / "kubeconfig")
+        return kubeconfig(self.url, folder)
 
     # --- for tests -----------------------------------------------------------------------------------
 

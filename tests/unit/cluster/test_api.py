@@ -26,7 +26,7 @@ from gpunode.sim.apiserver import tls
 from tests import tables
 
 from .conftest import add_node
-from .fake import FakeApi, Fault, plain
+from .fake import FakeApi, Fault, kubeconfig, plain
 
 
 @pytest.fixture(autouse=True)
@@ -37,14 +37,7 @@ def _over_http(monkeypatch) -> None:
 
 def at(server: str, folder: Path, **settings: object) -> Api:
     """A client for a server of that URL."""
-    config = {
-        "clusters": [{"name": "c", "cluster": {"server": server, **settings}}],
-        "users": [{"name": "u", "user": {"token": "secret-token"}}],
-        "contexts": [{"name": "test", "context": {"cluster": "c", "user": "u"}}],
-        "current-context": "test",
-    }
-    (folder / "kubeconfig").write_text(json.dumps(config))
-    return connect(Cluster(kubeconfig=str(folder / "kubeconfig")))
+    return connect(Cluster(kubeconfig=kubeconfig(server, folder, **settings)))
 
 
 def listening() -> socket.socket:
@@ -135,12 +128,6 @@ def test_something_that_is_no_kubernetes_is_recognised(api: Api, fake: FakeApi):
     fake.fail("GET", "/version", fault)
     with pytest.raises(ClusterError, match="in a way no Kubernetes API does"):
         api.version()
-
-
-FORBIDDEN = (
-    'daemonsets.apps "x" is forbidden: User "jane" cannot patch resource "daemonsets" in API group "apps"'
-    ' in the namespace "gpunode"'
-)
 
 
 @tables.rows("refusals", hint="")

@@ -197,42 +197,13 @@ def test_only_taints_that_people_set_are_kept():
     assert not node.ready
 
 
-@pytest.mark.parametrize("text", ["1k", "1e3", "1000"])
-def test_a_round_thousand_of_shares_is_counted(text: str):
-    """The API writes quantities shortly."""
-    counts = {"nvidia.com/gpu": text}
-    node = nodes.parse(
-        {"metadata": {"name": "a", "uid": "1"}, "status": {"capacity": counts, "allocatable": counts}}
-    )
-    assert (node.capacity, node.allocatable) == (1000, 1000)
-
-
-def test_what_an_earlier_configuration_offered_is_not_counted_as_unhealthy_gpus():
-    """From time-slicing to memory: the kubelet still counts the shares for a while, and hands out none of them."""
-    status = {
-        "capacity": {"nvidia.com/gpu": "8", "aliyun.com/gpu-count": "2", "aliyun.com/gpu-mem": "32"},
-        "allocatable": {"nvidia.com/gpu": "0", "aliyun.com/gpu-count": "2", "aliyun.com/gpu-mem": "32"},
-    }
+@tables.rows("node-counts")
+def test_units_of_a_node_are_counted(
+    capacity: dict[str, str], allocatable: dict[str, str], counted: list[int], short: dict[str, int]
+):
+    status = {"capacity": capacity, "allocatable": allocatable}
     node = nodes.parse({"metadata": {"name": "a", "uid": "1"}, "status": status})
-    assert (node.capacity, node.allocatable) == (2, 2)
-    assert node.short == {"nvidia.com/gpu": 8}
-
-
-def test_a_mig_device_that_is_unhealthy_is_short():
-    """It is counted by a name of its own, and no whole GPU is missing for it."""
-    status = {
-        "capacity": {"nvidia.com/gpu": "1", "nvidia.com/mig-1g.10gb": "7", "rdma/hca": "2"},
-        "allocatable": {"nvidia.com/gpu": "1", "nvidia.com/mig-1g.10gb": "6", "rdma/hca": "0"},
-    }
-    node = nodes.parse({"metadata": {"name": "a", "uid": "1"}, "status": status})
-    assert node.short == {"nvidia.com/mig-1g.10gb": 1}
-
-
-def test_gpus_that_are_all_unhealthy_still_count():
-    """Nothing else is offered, so nothing of another configuration hides behind them."""
-    status = {"capacity": {"nvidia.com/gpu": "8"}, "allocatable": {"nvidia.com/gpu": "0"}}
-    node = nodes.parse({"metadata": {"name": "a", "uid": "1"}, "status": status})
-    assert (node.capacity, node.allocatable, node.short) == (8, 0, {})
+    assert ([node.capacity, node.allocatable], node.short) == (counted, short)
 
 
 def test_labels_that_a_node_lacks_are_known_without_asking():
