@@ -519,20 +519,7 @@ def test_a_reboot_is_done_when_everybody_has_been_told(host: Host):
     assert host.calls().count("systemctl reboot") == 1
 
 
-@pytest.mark.parametrize(
-    ("modules", "grub", "rebooted"),
-    [
-        ({"6.1.0-40-amd64": True}, "", True),
-        ({"6.1.0-40-amd64": True, "6.1.0-41-amd64": True}, "", True),
-        ({"6.1.0-40-amd64": True, "6.1.0-41-amd64": False}, "", False),
-        ({"6.1.0-39-amd64": False, "6.1.0-40-amd64": True}, "", True),
-        ({"6.1.0-40-amd64": True, "6.1.0-41-amd64": False}, "6.1.0-40-amd64", True),
-        ({"6.1.0-39-amd64": False, "6.1.0-40-amd64": True}, "6.1.0-39-amd64", False),
-        ({"6.1.0-40-amd64": True, "6.1.0-41-amd64": False}, "6.1.0-38-amd64", True),
-        ({"6.1.0-40-amd64": False}, "", False),
-        ({}, "", True),
-    ],
-)
+@tables.rows("reboots-into-kernels")
 def test_a_reboot_is_not_into_a_kernel_that_has_no_nvidia_module(
     host: Host, modules: dict[str, bool], grub: str, rebooted: bool
 ):

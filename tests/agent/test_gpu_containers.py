@@ -15,6 +15,7 @@ import pytest
 from gpunode.links.pod.on_host import device_rules
 from gpunode.links.pod.on_host.device_rules import in_list, result_of
 from gpunode.model import GpuContainer
+from tests import tables
 from tests.agent.conftest import Host
 
 ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
@@ -69,21 +70,7 @@ def systemd(*rules: Rule, access: int = 7) -> bytes:
     return b"".join([*head, *body, *tail, instruction(0x95)])
 
 
-@pytest.mark.parametrize(
-    ("text", "allowed"),
-    [
-        ("a *:* rwm", True),
-        ("c 195:* rwm", True),
-        ("c 195:0 rw", True),
-        ("c 1:3 rwm\nc 195:0 rw\nc 195:255 rw", True),
-        ("c *:* m\nb *:* m\nc 1:3 rwm", False),
-        ("c 195:255 rw", False),
-        ("c 1950:0 rw", False),
-        ("b 195:0 rwm", False),
-        ("c 195:0 r\nc 195:0 w", False),
-        ("", False),
-    ],
-)
+@tables.rows("cgroup-device-lists")
 def test_a_list_of_cgroup_v1_allows_what_one_of_its_lines_does(text: str, allowed: bool):
     """A program opens a GPU to read and to write, and the kernel wants one line for both."""
     assert in_list(text, 195, 0) is allowed

@@ -16,6 +16,7 @@ from gpunode.links.scheduler import allocations, simulation
 from gpunode.links.scheduler.allocations import Real
 from gpunode.share.fit import Refused, find
 from gpunode.share.ledger import Ledger
+from tests import tables
 from tests.share.objects import MEM, node, pod
 
 
@@ -173,19 +174,7 @@ def test_a_pod_of_gpushare_is_where_its_plugin_put_it():
     assert first.unit == allocations.UNIT
 
 
-@pytest.mark.parametrize(
-    ("ids", "published", "unit"),
-    [
-        (["GPU-a:1024:0"], 0, "GiB"),
-        (["GPU-a:1:0"], 0, "MiB"),
-        (["GPU-a:256:0", "GPU-a:256:1"], 0, "256 MiB"),
-        (["GPU-a:256:0", "GPU-a:1024:0"], 0, "unit"),  # of two configurations
-        (["GPU-a-_-3"], 0, "unit"),
-        ([], 0, "unit"),
-        ([], 512, "512 MiB"),
-        ([], -1, "unit"),
-    ],
-)
+@tables.rows("units-of-memory")
 def test_what_a_unit_of_memory_is_follows_from_ids_or_what_the_node_publishes(
     ids: list[str], published: int, unit: str
 ):

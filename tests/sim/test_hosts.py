@@ -15,6 +15,7 @@ from gpunode.model import Outcome
 from gpunode.sim import faults
 from gpunode.sim.host import apt, hosts, kinds, systemd
 from gpunode.sim.host.machine import ContainerNow, RuntimeNow
+from tests import tables
 from tests.sim.fleets import Fleet, serving
 
 GOOD = ("p100-1", "h100-1", "a100-1")
@@ -138,21 +139,7 @@ def test_a_plan_says_whose_work_it_ends(fleet: Fleet, done: dict[str, Outcome], 
             now.containers, now.runtime, now.library = [], before.runtime, before.library
 
 
-@pytest.mark.parametrize(
-    ("command", "status", "said"),
-    [
-        ("systemctl status containerd", 0, "\n     Active: active (running) since "),
-        ("systemctl status kubelet.service", 0, "h100-1 systemd[1]: Started kubelet.service."),
-        ("systemctl status docker", 4, "Unit docker.service could not be found."),
-        ("systemctl is-active kubelet", 0, "active\n"),
-        ("systemctl cat kubelet", 0, "kubelet.service\n"),
-        ("journalctl -xeu kubelet", 0, "systemd[1]: Started kubelet.service."),
-        ("journalctl -u kubelet --no-pager -n 1", 0, "systemd[1]: Started kubelet.service."),
-        ("nvidia-smi -L", 0, "GPU 0: NVIDIA H100 80GB HBM3 (UUID: GPU-"),
-        ("nvidia-smi", 0, "Driver Version: 595."),
-        ("dpkg -l 'nvidia-container*'", 0, "hi  nvidia-container-toolkit "),
-    ],
-)
+@tables.rows("programs-of-fixes")
 def test_programs_that_a_fix_names_tell_people_how_it_is(
     fleet: Fleet, done: dict[str, Outcome], command: str, status: int, said: str
 ):

@@ -22,6 +22,7 @@ from gpunode.sim.forkserver import ForkServer, Piped
 from gpunode.sim.host import hosts, kinds, run, sshd
 from gpunode.sim.host.hosts import environment
 from gpunode.sim.host.state import DOWN
+from tests import tables
 from tests.sim.clusters import until
 from tests.sim.fleets import Fleet, serving
 
@@ -239,21 +240,7 @@ def test_a_hosts_program_is_forked_and_ends_as_it_does_when_it_is_started(fleet:
     assert ended(fork) == (1, real.stdout, real.stderr)
 
 
-@pytest.mark.parametrize(
-    ("script", "arguments", "program"),
-    [
-        ("debian/apt-get", ["-q", "update"], "apt-get"),
-        ("debian/apt-get", [], "apt-get"),
-        ("common/systemctl", ["restart", "kubelet"], "systemctl"),
-        ("common/systemctl", ["show", "--", "kubelet"], None),
-        ("common/systemctl", [], None),
-        ("common/journalctl", ["-u", "kubelet"], None),
-        ("containerd/containerd", ["config", "dump"], None),
-        ("docker/docker", ["load"], None),
-        ("installed/nvidia-smi", ["-L"], None),
-        ("common/dmesg", [], None),
-    ],
-)
+@tables.rows("forked-scripts")
 def test_only_a_script_that_does_nothing_itself_is_forked(
     script: str, arguments: list[str], program: str | None
 ):

@@ -18,6 +18,7 @@ from gpunode.model import Cluster as Wanted
 from gpunode.model import Host, Outcome, Ssh
 from gpunode.sim.apiserver import kubectl
 from gpunode.sim.cluster import Cluster
+from tests import tables
 
 from .clusters import Client, until
 from .proxy import Proxy
@@ -133,19 +134,7 @@ def test_pods_are_told_apart_by_what_ends_them(api: Api, client: Client):
     }
 
 
-@pytest.mark.parametrize(
-    ("status", "deleted", "works"),
-    [
-        ({"phase": "Running"}, False, True),
-        ({"phase": "Pending"}, False, True),
-        ({"phase": "Succeeded"}, False, False),
-        ({"phase": "Failed"}, True, False),
-        ({"phase": "Running", "containerStatuses": [{"state": {"running": {}}}]}, True, True),
-        ({"phase": "Running", "containerStatuses": [{"state": {"terminated": {}}}]}, True, False),
-        ({"phase": "Running", "containerStatuses": [{"state": {"terminated": {}}}]}, False, True),
-        ({"phase": "Running"}, True, True),
-    ],
-)
+@tables.rows("pods-kept-by-finalizers")
 def test_a_pod_that_only_a_finalizer_keeps_is_not_waited_for(
     status: dict[str, Any], deleted: bool, works: bool
 ):

@@ -37,6 +37,7 @@ from gpunode.model import Gpu as GpuFacts
 from gpunode.sim.host.kinds import MODELS
 from gpunode.sim.host.machine import SimGpu
 from gpunode.sim.node.accept import measure
+from tests import tables
 
 DAY = 86400.0
 
@@ -200,30 +201,7 @@ def test_nvlinks_that_are_inactive_by_design_are_a_remark(active: int):
         assert f"{6 - active} of its NVLinks are inactive" in judged.remarks
 
 
-@pytest.mark.parametrize(
-    ("name", "memory"),
-    [
-        ("NVIDIA H100 80GB HBM3", 3350),
-        ("NVIDIA H100 PCIe", 2000),
-        ("NVIDIA H100 NVL", 3900),
-        ("NVIDIA H200", 4800),
-        ("NVIDIA GH200 480GB", 4000),
-        ("NVIDIA GB200", 8000),
-        ("NVIDIA B200", 7700),
-        ("NVIDIA A100-SXM4-80GB", 2039),
-        ("NVIDIA A100-PCIE-40GB", 1555),
-        ("NVIDIA A10", 600),
-        ("NVIDIA A10G", 600),
-        ("NVIDIA L4", 300),
-        ("NVIDIA L40S", 864),
-        ("Tesla T4", 320),
-        ("Tesla V100-SXM2-32GB", 900),
-        ("Tesla P100-PCIE-16GB", 732),
-        ("Tesla K80", 240),
-        ("NVIDIA GeForce RTX 4090", 1008),
-        ("NVIDIA GeForce GTX 970", None),
-    ],
-)
+@tables.rows("models-by-name")
 def test_the_first_row_that_fits_a_name_counts(name: str, memory: float | None):
     row = find_model(name)
     assert (row and row.memory_gbps) == memory

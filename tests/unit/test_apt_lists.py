@@ -14,7 +14,7 @@ from gpunode.model import File, RemoveFile, WriteFile
 from gpunode.packages import repositories
 from gpunode.packages.apt import lists as apt
 from gpunode.packages.apt import plan as sources
-from tests import cases
+from tests import cases, tables
 from tests.cases import lists
 
 ALL = [pytest.param(case, id=cases.ids(case)) for case in cases.cases("apt-lists")]
@@ -45,19 +45,7 @@ def test_a_list_that_cannot_go_is_refused(case: dict[str, Any]):
     assert "secret" not in refused.value.message
 
 
-@pytest.mark.parametrize(
-    ("uri", "suite", "place"),
-    [
-        ("https://a.example/x/$(ARCH)", "/", "a.example/x/amd64/"),
-        ("http://a.example/x/amd64/", "/", "a.example/x/amd64/"),
-        ("https://me:pw@a.example/x", "$(ARCH)/", "a.example/x/amd64/"),
-        ("tor+https://a.example/%78", "amd64/", "a.example/x/amd64/"),
-        ("file:/srv/x", "/", "/srv/x/"),
-        ("file:///srv/x", "/", "/srv/x/"),
-        ("https://a.example/x", "./", "a.example/x/./"),
-        ("https://a.example/x", "bookworm", ""),
-    ],
-)
+@tables.rows("apt-places")
 def test_a_place_is_where_apt_keeps_its_index(uri: str, suite: str, place: str):
     """Scheme and login do not count, and the last folder may be the suite."""
     assert apt.place(uri, "amd64", suite) == place
@@ -109,20 +97,7 @@ def test_apt_reads_the_lists_and_loses_nothing_but_another_way_to_the_same_place
         assert apt.plain(apt.place(folder, "amd64")) in places or repositories.is_dead("apt", folder)
 
 
-@pytest.mark.parametrize(
-    ("policy", "allowed"),
-    [
-        ('sha1 = "always"', True),
-        ("sha1.second_preimage_resistance = 2099-02-01", True),
-        ("  sha1.second_preimage_resistance=2099-02-01T00:00:00Z  # later", True),
-        ('sha1 = "never"', False),
-        ("sha1.second_preimage_resistance = 2026-02-01", False),
-        ('sha1.second_preimage_resistance = "never"', False),
-        ('sha1.collision_resistance = "always"', False),
-        ('sha1_other = "always"', False),
-        ('# sha1 = "always"', False),
-    ],
-)
+@tables.rows("crypto-policies")
 def test_a_crypto_policy_allows_sha1_by_its_value(policy: str, allowed: bool):
     text = f"[hash_algorithms]\n{policy}\n"
     list_ = "deb https://developer.download.nvidia.com/compute/cuda/repos/debian12/x86_64/ /\n"

@@ -29,7 +29,7 @@ from gpunode.errors import ClusterError, Declined, KubeconfigUnusable, Problem, 
 from gpunode.local import files
 from gpunode.local.files import STATE
 from gpunode.model import Host, Outcome, Plan, Reboot, Ssh, Status, StepPlan, Verdict, WriteFile
-from tests import cases, forks
+from tests import cases, forks, tables
 
 Command = Callable[..., Result]
 REFUSED = Member(Host("a", Ssh("a")), reason=Problem(nodes.CONFLICT, "no"))
@@ -76,23 +76,7 @@ def last(result: Result) -> dict[str, Any]:
     return dict(json.loads(result.stdout.splitlines()[-1]))
 
 
-@pytest.mark.parametrize(
-    ("hosts", "plain", "code"),
-    [
-        ("right", 0, 0),
-        ("planned", 0, 5),
-        ("unreachable", 3, 3),
-        ("refused", 4, 4),
-        ("failed", 1, 1),
-        ("broken", 1, 1),
-        ("right,unreachable", 3, 3),
-        ("planned,broken", 1, 6),
-        ("planned,unreachable", 3, 6),
-        ("planned,refused", 4, 6),
-        ("planned,failed", 1, 6),
-        ("planned,right,unreachable,refused,failed", 1, 6),
-    ],
-)
+@tables.rows("drift-beside-other-hosts")
 def test_drift_is_reported_where_other_hosts_cannot_be_judged(
     command: Command, hosts: str, plain: int, code: int
 ):

@@ -132,27 +132,7 @@ def test_the_toolkits_libraries_are_no_driver():
     assert sorted(APT.driver_family(packages)) == ["cuda-drivers", "libnvidia-ml1"]
 
 
-@pytest.mark.parametrize(
-    ("driver", "kernel", "fixed"),
-    [
-        ("580.119.02", "6.18.9-1-amd64", ""),
-        ("580.119.02", "6.19.2-1-amd64", "580.126.09"),
-        ("580.126.09", "6.19.2-1-amd64", ""),
-        ("580.126.20", "7.0.0-14-generic", "580.142"),
-        ("580.142", "7.0.0-14-generic", ""),
-        ("580.142", "7.1.3+deb13-amd64", "580.159.04"),
-        ("580.159.04", "7.1.3+deb13-amd64", ""),
-        ("580.173.02", "7.2.6", "580.178.04"),
-        ("590.48.01", "6.18.9", ""),
-        ("590", "6.19.2", "595.58.03"),
-        ("595.45.04", "7.0.0-14-generic", "595.58.03"),
-        ("595", "7.0.0-14-generic", ""),
-        ("570", "7.0.0-14-generic", "580.142"),
-        ("580", "7.2.6", ""),
-        ("580.126.18+ds", "7.0.0-14-generic", "580.142"),
-        ("470.256.02", "6.19.2", ""),
-    ],
-)
+@tables.rows("drivers-that-do-not-compile")
 def test_a_driver_that_does_not_compile_for_a_kernel_is_known_with_the_version_that_does(
     driver: str, kernel: str, fixed: str
 ):

@@ -5,6 +5,7 @@ import pytest
 from gpunode.errors import InventoryError
 from gpunode.inventory import select
 from gpunode.model import Cluster, Host, Inventory, Ssh
+from tests import tables
 
 
 def host(name: str, *groups: str) -> Host:
@@ -24,22 +25,7 @@ INVENTORY = Inventory(
 )
 
 
-@pytest.mark.parametrize(
-    ("limit", "exclude", "names"),
-    [
-        ([], [], "gpu-01 gpu-02 gpu-11 gpu-12 head"),
-        (["gpu-12", "gpu-01"], [], "gpu-01 gpu-12"),
-        (["h100,gpu-01"], [], "gpu-01 gpu-11 gpu-12"),
-        ([" h100 , head "], [], "gpu-11 gpu-12 head"),
-        (["gpu-1?"], [], "gpu-11 gpu-12"),
-        (["gpu-[01:02]"], [], "gpu-01 gpu-02"),
-        (["*"], ["canary", "h100"], "gpu-01 head"),
-        ([], ["gpu-*"], "head"),
-        (["canary", "p100"], [], "gpu-01 gpu-02"),
-        (["p"], [], "head"),
-        (["gpu-0[12]"], ["gpu-01,gpu-11"], "gpu-02"),
-    ],
-)
+@tables.rows("chosen-hosts")
 def test_names_groups_ranges_and_globs_choose_in_the_order_of_the_inventory(limit, exclude, names):
     """However it is written, the inventory's order stays."""
     assert [chosen.name for chosen in select(INVENTORY, limit, exclude)] == names.split()

@@ -94,24 +94,7 @@ def test_a_gate_is_set_in_a_kubelet_configuration(before: str, after: str | None
         assert yaml.safe_load(after.replace("\t", " "))["featureGates"]["G"] is True
 
 
-@pytest.mark.parametrize(
-    ("before", "gates", "after"),
-    [
-        ("a: 1\nfeatureGates: {G: true}\nb: 2\n", {"G": None}, "a: 1\nb: 2\n"),
-        ("featureGates: {G: true, H: false}\n", {"G": None}, "featureGates: {H: false}\n"),
-        ("featureGates: {H: false, G: true}\n", {"G": None}, "featureGates: {H: false}\n"),
-        ("featureGates:\n  G: true\n  H: false # h\n", {"G": None}, "featureGates:\n  H: false # h\n"),
-        ("featureGates:\n  G: true\n  H: false\n", {"G": None, "H": None}, ""),
-        ("featureGates:\n  G: true\n", {"G": False}, "featureGates:\n  G: false\n"),
-        ("featureGates:\n  G: true\n", {"G": True}, "featureGates:\n  G: true\n"),
-        ("featureGates:\n  G: true\n", {"X": None, "Y": True}, "featureGates:\n  G: true\n"),
-        ("featureGates:\n", {"G": None}, "featureGates:\n"),
-        ('{"featureGates": {"G": true}, "b": 1}\n', {"G": False}, '{"featureGates": {"G": false}, "b": 1}\n'),
-        ('{"a": 1, "featureGates": {"G": true}}\n', {"G": None}, '{"a": 1, "featureGates": {}}\n'),
-        ("", {"G": None}, ""),
-        ("- a\n", {"G": None}, "- a\n"),
-    ],
-)
+@tables.rows("gates-of-configurations")
 def test_gates_of_a_kubelet_configuration(before: str, gates: dict[str, bool | None], after: str):
     """Only what the file sets is changed, in its own style."""
     assert config_gates(before, gates) == after

@@ -8,6 +8,7 @@ import pytest
 from gpunode.errors import Problem
 from gpunode.links.pod import fit, pending
 from gpunode.links.pod.pending import Waiting, judge, largest, reasons, suspects
+from tests import tables
 
 GPU, MIG, SLICED = "nvidia.com/gpu", "nvidia.com/mig-1g.5gb", "nvidia.com/gpu.shared"
 Object = dict[str, Any]
@@ -241,20 +242,7 @@ def test_no_sentence_of_the_scheduler_that_is_known_is_one_that_the_objects_judg
         assert [problem.code for problem in problems] == [code or "fits-now"]
 
 
-@pytest.mark.parametrize(
-    ("quantity", "units"),
-    [
-        ("250m", 250),
-        ("100u", 1),
-        ("5n", 1),
-        ("2", 2000),
-        (3, 3000),
-        ("1Ki", 1024000),
-        ("1.5", 1500),
-        ("1k", 1000000),
-        (None, 0),
-    ],
-)
+@tables.rows("quantities")
 def test_a_quantity_counts_in_thousandths(quantity: object, units: int):
     assert fit.thousandths(quantity) == units
 
@@ -269,19 +257,7 @@ def test_init_containers_count_by_the_greatest_and_sidecars_with_the_others():
     assert fit.requests(asked)[GPU] == 2000
 
 
-@pytest.mark.parametrize(
-    ("expression", "holds"),
-    [
-        ({"key": "a", "operator": "In", "values": ["1", "2"]}, True),
-        ({"key": "a", "operator": "NotIn", "values": ["1"]}, False),
-        ({"key": "b", "operator": "NotIn", "values": ["1"]}, True),
-        ({"key": "a", "operator": "Exists"}, True),
-        ({"key": "b", "operator": "DoesNotExist"}, True),
-        ({"key": "a", "operator": "Gt", "values": ["0"]}, True),
-        ({"key": "a", "operator": "Lt", "values": ["1"]}, False),
-        ({"key": "b", "operator": "Gt", "values": ["0"]}, False),
-    ],
-)
+@tables.rows("affinity-expressions")
 def test_an_expression_of_an_affinity_holds_as_for_the_scheduler(expression: Object, holds: bool):
     term = {"nodeSelectorTerms": [{"matchExpressions": [expression]}]}
     spec = {"affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": term}}}

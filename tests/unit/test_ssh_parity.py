@@ -16,6 +16,7 @@ from gpunode.errors import Unreachable
 from gpunode.host import openssh
 from gpunode.host.ssh import Dialer
 from gpunode.model import Host
+from tests import tables
 from tests.ssh_agent import FIDO
 from tests.sshd import Sshd, filled, serve
 
@@ -218,27 +219,7 @@ def test_what_gpunode_cannot_do_is_refused_by_name(sshd: Sshd, tmp_path, option:
     assert sshd.connections == 0
 
 
-@pytest.mark.parametrize(
-    ("text", "named"),
-    [
-        ("Include other\n", "`Include`, which only ssh can evaluate"),
-        ('Match host gpu-01 exec "true"\n User x\n', "`Match host gpu-01 exec`, which only ssh can evaluate"),
-        ("Host gpu-01\n ProxyCommand /bin/false\n", "ProxyCommand"),
-        ("Host gpu-01\n StrictHostKeyChecking yes\n UserKnownHostsFile EMPTY\n", "is not in EMPTY"),
-        ("Host gpu-01\n UserKnownHostsFile EMPTY OTHER\n", "its host key changed"),
-        ("Host gpu-01\n HostKeyAlias gpu-farm\n UserKnownHostsFile OTHER\n", "its host key changed"),
-        ("Host gpu-01\n UserKnownHostsFile EMPTY\n GlobalKnownHostsFile OTHER\n", "its host key changed"),
-        ("Host gpu-01\n UserKnownHostsFile /etc\n", r"/etc \(known_hosts\) cannot be read: Is a directory"),
-        (
-            "Host gpu-01\n UserKnownHostsFile /dev/zero\n",
-            r"/dev/zero \(known_hosts\) cannot be read: it is a device, not a file",
-        ),
-        ("Host gpu-01\n RevokedHostKeys /etc\n", r"/etc \(RevokedHostKeys\) cannot be read: Is a directory"),
-        ('Host gpu-01\n Port "\n', "has `Port .* for gpu-01, which is no number up to 65535"),
-        ("Host gpu-01\n Port 99999\n", "has `Port 99999` for gpu-01, which is no number"),
-        ("Host gpu-01\n RequiredRSASize x\n", "has `RequiredRSASize x` for gpu-01, which is no number"),
-    ],
-)
+@tables.rows("ssh-files-without-ssh")
 def test_without_ssh_the_plain_files_are_read(sshd: Sshd, tmp_path, text: str, named: str, monkeypatch):
     """And what only ssh itself could answer is refused."""
     (tmp_path / "EMPTY").touch()

@@ -32,7 +32,7 @@ from gpunode.errors import Problem, UsageError
 from gpunode.links.plugin.usage import NodeUsage
 from gpunode.report.keyboard import keys
 from gpunode.report.top import View, draw, press, selected
-from tests import forks, terminal
+from tests import forks, tables, terminal
 
 XID = "Xid 79: the GPU has fallen off the bus; a reset needs a reboot"
 RUN = RunLine("20261126T033000Z-4f1c", "running", 32, 11, {"failed": 1}, 0, 3, 8, 700.0)
@@ -165,21 +165,7 @@ def test_a_hosts_cell(usage: NodeUsage, state: State | None, running: bool, cell
     assert make_cell("h", usage, Progress(state, 0, "why") if state else None, running=running) == cell
 
 
-@pytest.mark.parametrize(
-    ("pressed", "selected", "filtered"),
-    [
-        ("right", "h100-0005", ""),
-        ("down down", "h100-0006", ""),
-        ("down down right right", "h100-0001", ""),
-        ("down down right right down up up up up", "h100-0003", ""),
-        ("end", "h100-0008", ""),
-        ("end left home", "h100-0003", ""),
-        ("/ b u s y backspace backspace enter down", "h100-0003", "bu"),
-        ("/ n o t enter", "h100-0003", "not"),
-        ("/ x escape", "", ""),
-        ("/ x enter escape page-down", "h100-0004", ""),
-    ],
-)
+@tables.rows("keys-of-top")
 def test_keys_choose_and_filter(pressed: str, selected: str, filtered: str):
     view, overview = View(), fleet(8)
     for key in pressed.split():

@@ -485,21 +485,7 @@ def test_a_kubelet_that_says_the_same_at_every_start_is_quoted_once():
     assert (link.layer, link.cause) == ("kubelet", words)
 
 
-@pytest.mark.parametrize(
-    ("fabric", "text"),
-    [
-        ("", ""),
-        ("Completed, Success", ""),
-        ("state  Completed, status Success", ""),
-        ("Completed, N/A", ""),
-        ("N/A, N/A", ""),
-        ("[N/A], [N/A]", ""),
-        ("Not Supported, N/A", ""),
-        ("In Progress, N/A", "1 of 1 GPUs are not joined over NVSwitch"),
-        ("Not Started, N/A", "1 of 1 GPUs are not joined over NVSwitch"),
-        ("Completed, Insufficient Resources", "1 of 1 GPUs are not joined over NVSwitch"),
-    ],
-)
+@tables.rows("fabric-states")
 def test_a_gpu_that_the_fabric_manager_has_not_joined_breaks_nvml(fabric: str, text: str):
     """As nvidia-smi names the states of nvmlDeviceGetGpuFabricInfo; a GPU without a fabric has none."""
     host, seen = cases.right()

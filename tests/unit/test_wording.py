@@ -12,6 +12,7 @@ from gpunode.cli import app
 from gpunode.cli.suggestions import WORDS
 from gpunode.errors import UsageError
 from gpunode.wording import Advice, Command, advise, few, lines, name_pages, read
+from tests import tables
 
 
 @pytest.mark.parametrize(
@@ -41,21 +42,7 @@ def test_long_lists_name_the_first():
     assert (few(["a", "b", "c"], 2), few(["a", "b"], 2)) == ("a, b and 1 more", "a, b")
 
 
-@pytest.mark.parametrize(
-    ("topic", "first"),
-    [
-        ("inventory", "# The inventory"),
-        ("../inventory.md", "# The inventory"),
-        ("air-gap", "# Air gap"),
-        ("howto/air-gap.md", "# Air gap"),
-        ("safety#one-operator", "## One operator"),
-        ("reference/codes", "# Codes"),
-        ("plugin deploy", "Usage: gpunode plugin deploy"),
-        ("undo", "Usage: gpunode undo"),  # not the page
-        ("undo.md", "# Undo"),
-        ("", "# gpunode's documents"),
-    ],
-)
+@tables.rows("help-topics")
 def test_help_shows_a_page_a_section_or_a_commands_help(topic: str, first: str):
     shown = CliRunner().invoke(app, ["help", *topic.split()]).stdout
     assert shown.strip().startswith(first)
@@ -89,21 +76,7 @@ def test_a_page_names_the_command_that_shows_another_page_not_its_file():
     assert name_pages(text) == "A, C (`gpunode help reference/commands#d`), [E](https://f.example)"
 
 
-@pytest.mark.parametrize(
-    ("topic", "there"),
-    [
-        ("one operator", "## One operator"),  # one section of one page: itself
-        ("xid", "## Xids"),
-        ("mig layouts", "## MIG layouts"),
-        ("mig", "`gpunode help inventory#mig-layouts`: MIG layouts"),
-        ("mig", "the inventory's key `mig`: How the GPUs are cut by MIG, now and after each boot: "),
-        ("uncordon-", "`gpunode help uncordon-gpu`: the command"),
-        ("taint", "`taint_until_verified`: "),
-        ("count", "the inventory's key `gpus.count`: "),
-        ("seccomp", "` mentions it"),
-        ("a driver", "What fits:\n\n- `gpunode help upgrade-a-driver`: "),
-    ],
-)
+@tables.rows("help-by-a-word")
 def test_help_finds_titles_keys_and_commands_by_a_word(topic: str, there: str):
     shown = CliRunner().invoke(app, ["help", *topic.split()]).stdout
     assert there in shown

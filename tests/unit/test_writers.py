@@ -17,7 +17,7 @@ from gpunode.planning import writers
 from gpunode.planning.tables import table
 from gpunode.report.lines import Lines
 from gpunode.report.plans import plan_lines
-from tests import cases
+from tests import cases, tables
 
 CONTAINERD = "/etc/containerd/config.toml"
 DAEMON = "/etc/docker/daemon.json"
@@ -228,19 +228,7 @@ def test_a_hold_is_whose_record_has_it(holds: dict[str, str], traces: dict[str, 
     assert writers.sentence(facts, change) == (line if code == "administrator" else "")
 
 
-@pytest.mark.parametrize(
-    ("manager", "name"),
-    [
-        ("gpu-operator", "the GPU Operator"),
-        ("nfd-master", "node feature discovery"),
-        ("kubectl-edit", "an administrator"),
-        ("helm", "Helm"),
-        ("argocd-controller", "a GitOps controller"),
-        ("kubelet", "the kubelet"),
-        ("gpunode", "gpunode"),
-        ("acme", None),
-    ],
-)
+@tables.rows("field-managers")
 def test_a_field_manager_is_known_by_its_name(manager: str, name: str | None):
     writer = writers.of_manager(manager)
     assert (writer.name if writer else None) == name

@@ -4,6 +4,7 @@ import pytest
 
 from gpunode.commands.label import parse_counts as wish
 from gpunode.errors import UsageError
+from tests import tables
 
 
 def test_counts_are_read():
@@ -13,23 +14,7 @@ def test_counts_are_read():
     assert wish(["example.com/fpga"], remove=True) == {"example.com/fpga": None}
 
 
-@pytest.mark.parametrize(
-    ("word", "remove"),
-    [
-        ("example.com/fpga", False),
-        ("example.com/fpga=", False),
-        ("example.com/fpga=-1", False),
-        ("example.com/fpga=1.5", False),
-        ("example.com/fpga=99999999999999", False),
-        ("example.com/fpga=2", True),
-        ("fpga=2", False),
-        ("cpu=2", False),
-        ("kubernetes.io/batch-cpu=2", False),
-        ("a.kubernetes.io/x=2", False),
-        ("requests.example.com/x=2", False),
-        ("../pods=2", False),
-    ],
-)
+@tables.rows("resources-not-counted")
 def test_what_the_api_server_would_not_count_is_refused(word: str, remove: bool):
     """With an example, before anything is asked."""
     with pytest.raises(UsageError) as caught:

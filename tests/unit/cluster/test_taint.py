@@ -37,7 +37,7 @@ from gpunode.model import (
     Ssh,
     StepPlan,
 )
-from tests import cases
+from tests import cases, tables
 
 from .conftest import GPU_NODE, add_node
 from .fake import FakeApi
@@ -344,22 +344,7 @@ def test_a_taint_that_another_client_set_otherwise_is_a_conflict(api: Api, fake:
     assert of(fake) == [OTHER]
 
 
-@pytest.mark.parametrize(
-    ("percent", "tainted", "batch", "stopped"),
-    [
-        (100, "ab", "cd", False),
-        (50, "a", "b", False),
-        (50, "a", "bc", True),
-        (50, "ab", "c", True),
-        (50, "ab", "b", False),  # it is tainted already
-        (1, "", "a", False),  # one node always may
-        (1, "a", "b", True),
-        (25, "ab", "b", False),  # too many already, and none is added
-        (25, "ab", "be", False),
-        (25, "ab", "bc", True),
-        (50, "ab", "e", False),  # new: it never took GPU work
-    ],
-)
+@tables.rows("tainted-batches")
 def test_a_batch_that_would_taint_too_many_nodes_is_not_begun(
     api: Api, fake: FakeApi, percent: int, tainted: str, batch: str, stopped: bool
 ):
