@@ -15,7 +15,7 @@ from gpunode.engine.chain import decide
 from gpunode.engine.member import Member
 from gpunode.errors import UsageError
 from gpunode.links.driver.plan import later_driver
-from gpunode.links.node import Node, cordon, drain
+from gpunode.links.node import cordon, drain
 from gpunode.links.node.drain import Work
 from gpunode.links.pod.link import judge_pod
 from gpunode.links.pod.vectoradd import NodeResult
@@ -43,6 +43,8 @@ from gpunode.model import (
 )
 from gpunode.report import make
 from tests import cases
+
+from .test_init import BARE
 
 
 def fleet(**groups: int) -> list[Host]:
@@ -152,19 +154,7 @@ def test_hosts_that_an_earlier_run_has_begun_go_first(
     assert names(batches) == expected
 
 
-NODE = Node(
-    name="n",
-    uid="",
-    labels={},
-    addresses=(),
-    ready=True,
-    why_not_ready="",
-    schedulable=True,
-    taints=(),
-    resources={},
-    kubelet="",
-    runtime="",
-)
+NODE = replace(BARE, name="n")
 BUSY = NodeResult("n", (), ("GPU-1",), ("ml/train (1 nvidia.com/gpu)",), "none is free", busy=True)
 
 

@@ -189,15 +189,10 @@ def test_a_right_that_is_missing_for_all_nodes_is_named_once(monkeypatch):
 
 
 def test_hosts_of_the_inventory_that_are_no_nodes_are_named(monkeypatch):
-    api = SimpleNamespace(find=lambda _: ([], ""), served=SimpleNamespace(has=lambda _: False))
-    monkeypatch.setattr(overlook.nodes, "connect", lambda _: api)
-    monkeypatch.setattr(overlook, "read_usage", lambda *_: ())
     monkeypatch.setattr(overlook, "_nodes_of", lambda *_: {"h1": None})
-    reporter = mock.Mock()
-    session = SimpleNamespace(reporter=reporter, hosts=HOSTS, inventory=Inventory("", HOSTS, Cluster()))
-    overlook.show_status(session, selected=False, hosts=True)
+    overlook._note_strangers(mock.Mock(), session := mock.Mock(), HOSTS)
     words = "No node of the cluster is known for h2. `gpunode status --limit h2` asks why."
-    assert reporter.note.call_args_list == [mock.call(words)]
+    session.reporter.note.assert_called_once_with(words)
 
 
 def test_the_fix_of_a_plugin_that_a_run_took_away_is_to_resume_it(monkeypatch):
