@@ -6,21 +6,7 @@ from typing import NamedTuple, TypeAlias
 
 from gpunode.errors import Problem
 from gpunode.host import diff
-from gpunode.model import (
-    Change,
-    Desired,
-    Facts,
-    Fault,
-    Host,
-    Layer,
-    Outcome,
-    RemoveFile,
-    StepPlan,
-    Unit,
-    Verdict,
-    Watch,
-    WriteFile,
-)
+from gpunode.model import Change, Desired, Facts, Fault, Host, Layer, Outcome, StepPlan, Unit, Verdict, Watch
 from gpunode.planning import writers
 from gpunode.wording import Advice, Command, lines
 
@@ -73,10 +59,8 @@ def judge_by_plan(outcome: Outcome, layer: Layer, text: str, *steps: str) -> Ver
     codes = tuple(dict.fromkeys(writer.code for writer in wrote if writer))
     cause = faults(step, outcome.facts)
     what = cause.partition("\n")[0] or text
-    first = next((change for change in step.changes if change.fault != ""), None)
-    if isinstance(first, WriteFile | RemoveFile):
-        gone = isinstance(first, WriteFile) and first.before is None
-        text = f"{text}: {first.path} is {'missing' if gone else 'wrong'}"
+    path = next((getattr(change, "path", "") for change in step.changes if change.fault != ""), "")
+    text += f": {path} is not as desired" if path else ""
     return Verdict(layer, "broken", text, Problem("", what, layer, cause=cause, fix=fix, writers=codes))
 
 

@@ -189,7 +189,7 @@ def test_a_verdict_names_who_broke_a_file():
     outcome = plan_host(host, cases.overlaid(cases.applied(bare, plan.changes), broken), None)
     assert outcome.facts
     link = judge_runtime(outcome, outcome.facts)
-    assert link.text == f"containerd 1.7.20: {CONTAINERD} is wrong"
+    assert link.text == f"containerd 1.7.20: {CONTAINERD} is not as desired"
     assert link.cause.splitlines()[1].startswith("last written by the GPU Operator (")
     out = io.StringIO()
     Lines(quiet=False, out=out).links("modern", [link])
