@@ -32,11 +32,7 @@ def demo() -> Iterator[Demo]:
 @pytest.fixture
 def gpunode(demo: Demo, tmp_path) -> Gpunode:
     """gpunode in a folder without an inventory, with the demo's kubeconfig."""
-
-    def command(*words: str) -> subprocess.CompletedProcess[str]:
-        return run(tmp_path, *words, KUBECONFIG=str(demo.folder / "kubeconfig"))
-
-    return command
+    return lambda *words: run(tmp_path, *words, KUBECONFIG=str(demo.folder / "kubeconfig"))
 
 
 def run(folder: Path, *words: str, **more: str) -> subprocess.CompletedProcess[str]:
