@@ -3,8 +3,10 @@
 import json
 import random
 import threading
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -96,17 +98,18 @@ def test_a_pod_that_cannot_be_bound_is_refused(name: str, on: str, uid: str, wor
     assert free(ledger) == (10,)
 
 
+def refusing(error: ApiError) -> Callable[[str, str], None]:
+    """Fails bindings; reads work."""
+    return lambda method, _: mock.Mock(side_effect=error)() if method == "POST" else None
+
+
 @pytest.mark.parametrize("code", [400, 403, 404, 422])
 def test_a_refused_binding_is_taken_back(code: int):
     """At once, and the next try gets it."""
     api = Pods(pod("a", 4))
     ledger = Ledger.of(MEM, [node("n", 10)], [])
 
-    def refuse(method: str, _path: str) -> None:
-        if method == "POST":
-            raise ApiError(code, "no")
-
-    api.fail = refuse
+    api.fail = refusing(ApiError(code, "no"))
     assert "no" in ask(ledger, api, "a")
     assert free(ledger) == (10,)
 
@@ -120,10 +123,7 @@ def test_a_binding_whose_answer_is_lost_is_looked_up():
     api = Pods(pod("a", 4))
     ledger = Ledger.of(MEM, [node("n", 10)], [])
 
-    def lose() -> None:
-        raise ApiError(0, "timed out")
-
-    api.late = lose
+    api.late = mock.Mock(side_effect=ApiError(0, "timed out"))
     assert ask(ledger, api, "a") == ""
     assert free(ledger) == (6,)
     assert not ledger.promises("n")["uid-a"].reserved
@@ -135,11 +135,7 @@ def test_a_binding_that_nobody_knows_of_stays_reserved(code: int):
     api = Pods(pod("a", 4), pod("b", 8))
     ledger = Ledger.of(MEM, [node("n", 10), node("m", 10)], [])
 
-    def away(method: str, _path: str) -> None:
-        if method == "POST":
-            raise ApiError(code, "timed out")
-
-    api.fail = away
+    api.fail = refusing(ApiError(code, "timed out"))
     assert "timed out" in ask(ledger, api, "a")
     assert "fewer than 8 units" in ask(ledger, api, "b")
 
@@ -154,12 +150,7 @@ def test_the_api_server_away_for_both_requests_keeps_the_reservation():
     api = Pods(pod("a", 4))
     ledger = Ledger.of(MEM, [node("n", 10)], [])
 
-    def after_the_first(method: str, _path: str, seen: list[str] = []) -> None:  # noqa: B006 (counts)
-        seen.append(method)
-        if len(seen) > 1:
-            raise ApiError(0, "gone")
-
-    api.fail = after_the_first
+    api.fail = mock.Mock(side_effect=[None, *[ApiError(0, "gone")] * 9])
     assert "gone" in ask(ledger, api, "a")
     assert free(ledger) == (6,)
     ledger.drop_pod("uid-a")

@@ -10,6 +10,7 @@ import pytest
 from gpunode.sim.cluster import Cluster
 from gpunode.sim.host import kinds
 from gpunode.sim.process import demos_folder
+from tests import tables
 
 from .clusters import IMAGE, ready
 
@@ -31,26 +32,6 @@ spec:
     spec:
       containers: [{{name: c, image: "{IMAGE}", command: [sleep, "600"], imagePullPolicy: IfNotPresent}}]
 """
-# Command, exit status, what it prints.
-COMMANDS = (
-    ("apply -f sleeps.yaml", 0, "pod/sleeps created"),
-    ("apply -f sleeps.yaml", 0, "pod/sleeps unchanged"),
-    ("wait --for=condition=Ready pod/sleeps --timeout=60s", 0, "pod/sleeps condition met"),
-    ("rollout status ds/all --timeout=60s", 0, "successfully rolled out"),
-    ("get po,ds", 0, "daemonset.apps/all"),
-    ("describe pod sleeps", 0, "Started container c"),
-    ("logs sleeps", 0, ""),
-    ("exec sleeps -- ls", 1, "processes of this computer"),
-    ("label node new pool=a", 0, "node/new labeled"),
-    ("get nodes -l pool=a", 0, "new"),
-    ("get nodes -l pool=a,!other", 0, "new"),
-    ("get nodes -l pool!=a", 0, "No resources found"),
-    ("cordon new", 0, "node/new cordoned"),
-    ("drain new --ignore-daemonsets --force", 0, "node/new drained"),
-    ("uncordon new", 0, "node/new uncordoned"),
-    ("delete -f sleeps.yaml --ignore-not-found", 0, 'daemonset.apps "all" deleted'),
-    ("get ds", 0, "No resources found"),
-)
 
 
 @pytest.mark.skipif(not shutil.which("kubectl"), reason="kubectl is not installed")
@@ -62,7 +43,7 @@ def test_kubectl_works():
         cluster = Cluster(Path(room), [machine])
         try:
             Path(room, "sleeps.yaml").write_text(SLEEPS)
-            for command, status, said in COMMANDS:
+            for command, status, said in map(dict.values, tables.read("commands-of-kubectl")):
                 done = subprocess.run(
                     ["kubectl", "--kubeconfig", "kubeconfig", *command.split()],
                     cwd=room,

@@ -24,18 +24,8 @@ from gpunode.links.node import Node, Resource
 from gpunode.model import Cluster
 from tests import forks
 
-BARE = Node(
-    name="",
-    uid="",
-    labels={},
-    addresses=(),
-    ready=True,
-    why_not_ready="",
-    schedulable=True,
-    taints=(),
-    resources={},
-    kubelet="",
-    runtime="",
+BARE = cluster_nodes.parse(
+    {"metadata": {"name": "", "uid": ""}, "status": {"conditions": [{"type": "Ready", "status": "True"}]}}
 )
 SSH = """\
 Include extra

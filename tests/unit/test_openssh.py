@@ -17,43 +17,13 @@ from gpunode.host import openssh
 from gpunode.host.failures import Way, causes, diagnose
 from gpunode.host.openssh import Master, NotOpened
 from gpunode.model import Host, Ssh
+from tests import tables
 from tests.sshd import Sshd, serve
 
 WAY = Way("ops@10.0.0.7:2222", "ssh gpu-01", 15.0)
-TABLE = [
-    # OpenSSH 9.2, as Debian has it
-    ("host-key-unknown", "ED25519", "No ED25519 host key is known for [10.0.0.7]:2222 and you have requested strict checking.\r\nHost key verification failed.\r\n"),
-    ("host-key-refused", "host key", "Host key verification failed.\r\n"),
-    ("host-key-revoked", "revoked", "@@@@\n@       WARNING: REVOKED HOST KEY DETECTED!               @\n@@@@\nThe ED25519 host key for h is marked as revoked.\n"),
-    ("host-key-revoked", "revoked", "Host key ED25519 SHA256:abc revoked by file /etc/ssh/revoked\nHost key verification failed."),
-    ("host-certificate-refused", "name is not a listed principal", "Certificate invalid: name is not a listed principal\nNo ED25519-CERT host key is known for h and you have requested strict checking.\n"),
-    ("algorithms", "Their offer: ssh-rsa", "Unable to negotiate with 10.0.0.7 port 2222: no matching host key type found. Their offer: ssh-rsa\r\n"),
-    ("key-permissions", "/home/ann/.ssh/id", "Permissions 0644 for '/home/ann/.ssh/id' are too open.\nLoad key \"/home/ann/.ssh/id\": bad permissions\nops@h: Permission denied (publickey).\n"),
-    ("key-unusable", "invalid format", 'Load key "/home/ann/.ssh/id": invalid format\nops@h: Permission denied (publickey).\n'),
-    ("agent-refused", "agent refused operation", 'sign_and_send_pubkey: signing failed for ED25519-SK "/home/ann/.ssh/id_sk" from agent: agent refused operation\nops@h: Permission denied (publickey).\n'),
-    ("agent-refused", "device not found", 'sign_and_send_pubkey: signing failed for ED25519-SK "id_sk": device not found\nops@h: Permission denied (publickey).\n'),
-    ("too-many-keys", "too many keys", "Received disconnect from 10.0.0.7 port 2222:2: Too many authentication failures\r\nDisconnected from 10.0.0.7 port 2222\r\n"),
-    ("permission-denied", "publickey,password", "ops@10.0.0.7: Permission denied (publickey,password).\r\n"),
-    ("name-unknown", "gpu-01 cannot be resolved", "ssh: Could not resolve hostname gpu-01: Name or service not known\r\n"),
-    ("name-unknown", "gpu-01 cannot be resolved", "ssh: Could not resolve hostname gpu-01: nodename nor servname provided, or not known\r\n"),
-    ("connection-refused", "refused", "ssh: connect to host 10.0.0.7 port 2222: Connection refused\r\n"),
-    ("connection-refused", "refused", "channel 0: open failed: connect failed: Connection refused\r\nstdio forwarding failed\r\nConnection closed by UNKNOWN port 65535\r\n"),
-    ("jump-refused", "does not forward", "channel 0: open failed: administratively prohibited: open failed\r\nstdio forwarding failed\r\n"),
-    ("no-route", "No route to host", "ssh: connect to host 10.0.0.7 port 2222: No route to host\r\n"),
-    ("timeout", "within 15 s", "ssh: connect to host 10.0.0.7 port 2222: Connection timed out\r\n"),
-    ("timeout", "within 15 s", "ssh: connect to host 10.0.0.7 port 2222: Operation timed out\r\n"),
-    ("handshake-timeout", "within 15 s", "Connection timed out during banner exchange\r\nConnection to 10.0.0.7 port 2222 timed out\r\n"),
-    ("connection-dropped", "closed the connection", "kex_exchange_identification: Connection closed by remote host\r\nConnection closed by 10.0.0.7 port 2222\r\n"),
-    ("connection-dropped", "closed the connection", "kex_exchange_identification: read: Connection reset by peer\r\nConnection reset by 10.0.0.7 port 2222\r\n"),
-    # OpenSSH 7.4, as CentOS 7 has it
-    ("connection-dropped", "closed the connection", "ssh_exchange_identification: Connection closed by remote host\r\n"),
-    ("bind-address", "BindAddress", "bind 192.0.2.1: Cannot assign requested address\nssh: connect to host 10.0.0.7 port 2222: failure\n"),
-    ("ssh-failed", "something new", "something new\n"),
-    ("ssh-failed", "ssh printed nothing", ""),
-]  # fmt: skip
 
 
-@pytest.mark.parametrize(("code", "named", "printed"), TABLE)
+@tables.rows("outputs-of-ssh")
 def test_what_ssh_prints_becomes_a_code_with_a_next_step(code: str, named: str, printed: str):
     """Only what may pass is tried again."""
     failure = diagnose(printed, WAY)
@@ -105,7 +75,7 @@ def test_every_code_is_documented():
     sources = [path.read_text() for path in files]
     words = {word for text in sources for word in re.findall(r'"([a-z]+(?:-[a-z]+)*)"', text)}
     assert documented <= words | set(causes())
-    assert {code for code, *_ in TABLE} <= documented
+    assert {row["code"] for row in tables.read("outputs-of-ssh")} <= documented
     assert set(causes()) <= documented
 
 

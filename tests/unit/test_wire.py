@@ -32,6 +32,7 @@ from gpunode.model import (
     Watch,
     WriteFile,
 )
+from tests import tables
 
 OLD = "import sys;sys.version_info=(3,5,2);sys.version='3.5.2 (default)';exec(sys.argv[1])"
 SHELLS = [shell for shell in ("dash", "bash", "zsh", "ksh", "fish", "tcsh", "busybox") if shutil.which(shell)]
@@ -314,27 +315,7 @@ def test_a_host_without_a_python_that_is_new_enough_gets_the_inventorys_build(
     assert [entry.name for entry in place.iterdir()] == ["python"]
 
 
-SUDO = [
-    ("sudo: a password is required", "sudo needs a password (or a terminal)"),
-    ("sudo: interactive authentication is required", "sudo needs a password (or a terminal)"),
-    ("sudo: sorry, you must have a tty to run sudo", "sudo works only in a terminal (requiretty)"),
-    ("Sorry, try again.\nsudo: 3 incorrect password attempts", "sudo does not accept the password"),
-    ("sudo: Maximum 1 incorrect authentication attempts", "sudo does not accept the password"),
-    ("sudo: I'm sorry ops. I'm afraid I can't do that", "sudo does not let this user become root"),
-    (
-        "Sorry, user ops is not allowed to execute '/usr/bin/python3 -I' as root on gpu-07.",
-        "sudo does not let this user become root",
-    ),
-    ("Sorry, user ops may not run sudo on gpu-07.", "sudo does not let this user become root"),
-    ("ops is not in the sudoers file.", "sudo does not let this user become root"),
-    (
-        "sudo: Account expired or PAM config lacks an account section",
-        "sudo: Account expired or PAM config lacks an account section",
-    ),
-]
-
-
-@pytest.mark.parametrize(("words", "message"), SUDO)
+@tables.rows("refusals-of-sudo")
 def test_sudos_refusals_are_understood(machine: Machine, stdin: bytes, words: str, message: str):
     """Its own words, as sudo 1.9 and sudo-rs write them, with the remark on the host's name that is nobody's concern."""
     machine.program("id", "echo 1000")
