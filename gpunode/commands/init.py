@@ -1,7 +1,7 @@
 """The hosts of a first inventory: from ssh's configuration, a cluster's nodes, or names."""
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from fnmatch import fnmatchcase
@@ -83,7 +83,9 @@ def from_names(text: str) -> Starter:
 def limit_hosts(known: Starter, limit: Sequence[str]) -> Starter:
     """The starter with the hosts that match one of the names or globs; all without any. Raises UsageError if none is left."""
     globs = [part.strip() for entry in limit for part in entry.split(",") if part.strip()]
-    left = tuple(host for host in known.hosts if not globs or _matches(host.name, globs))
+    left = tuple(
+        host for host in known.hosts if not globs or any(fnmatchcase(host.name, glob) for glob in globs)
+    )
     if not left:
         why = f"none of {len(known.hosts)} hosts matches --limit" if known.hosts else "no host is there"
         raise UsageError(
@@ -151,10 +153,6 @@ def _jump(jump: str, options: Options, file: Path) -> tuple[str, tuple[str, ...]
         port = its["port"][0]
     place = f"[{address}]" if ":" in address else address
     return f"{f'{user}@' if user else ''}{place}{f':{port}' if port else ''}", ()
-
-
-def _matches(name: str, globs: Iterable[str]) -> bool:
-    return any(fnmatchcase(name, glob) for glob in globs)
 
 
 def _has_gpus(node: Node) -> bool:

@@ -147,7 +147,7 @@ def show(rows: Sequence[Row], reporter: Reporter, *, details: bool) -> None:
             row.total,
             row.used,
             row.unit,
-            _pods(row),
+            ", ".join(dict.fromkeys(use.pod for use in row.uses)),
         )
         for row in rows
     ]
@@ -279,10 +279,6 @@ def _of_host(member: Member, reporter: Reporter) -> Real | None:
         return None
     indexes = {gpu.uuid: str(gpu.index) for gpu in member.gpus}
     return allocations.read_host(entries, units, indexes)
-
-
-def _pods(row: Row) -> str:
-    return ", ".join(dict.fromkeys(use.pod for use in row.uses))
 
 
 def _format_why(why: Mapping[str, int] | None) -> str:

@@ -27,8 +27,8 @@ def plain(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(
-        character if character.isprintable() or character == "\t" else _escape(character)
-        for character in text
+        each if each.isprintable() or each == "\t" else each.encode("unicode_escape").decode()
+        for each in text
     )
 
 
@@ -50,10 +50,6 @@ def indent(text: str, margin: str) -> Iterator[str]:
         inside |= script and line.startswith("kubectl ")
         yield line if inside else f"{margin}{line}"
         inside &= line != "END"
-
-
-def _escape(character: str) -> str:
-    return character.encode("unicode_escape").decode()
 
 
 def line_style(line: str) -> str:

@@ -84,7 +84,9 @@ class BoundPods:
                 self._had |= {(uid, wanted.container) for wanted, place in here if place is not None}
                 waits |= any(place is None and (uid, w.container) not in self._had for w, place in here)
                 # Units of an earlier configuration are reserved, and count there.
-                known = [(w, place) for w, place in here if _units(place) == w.units and w.alone]
+                known = [
+                    (w, place) for w, place in here if w.alone and w.units == sum(n for _, n in place or ())
+                ]
                 if not any(place != _place(wanted, index) for wanted, place in known):
                     continue
                 for wanted, place in known:
@@ -165,10 +167,6 @@ class BoundPods:
 def _place(wanted: Wanted, index: Mapping[str, str]) -> Place:
     """Where it was promised to be; empty where its pod was not placed."""
     return frozenset((part.uuid or index.get(part.index, ""), part.units) for part in wanted.parts)
-
-
-def _units(place: Place | None) -> int:
-    return sum(units for _, units in place or ())
 
 
 log = logging.getLogger(__name__)
