@@ -12,60 +12,24 @@ from gpunode.links.machine import pci
 from gpunode.model import Entry, Facts, Gpu, GpuLayout, MigDevice, MigLayout, MigRule, PluginConfig
 from gpunode.planning import mig
 from gpunode.planning.tables import table
-from tests import cases
+from tests import cases, tables
 
-A30, A100, H100, RTX = (mig.profiles(device) for device in ("20b7", "20b0", "2330", "2bb5"))
+DEVICES = {"A30": "20b7", "A100": "20b0", "H100": "2330", "RTX": "2bb5"}
+KNOWN = {name: mig.profiles(device) for name, device in DEVICES.items()}
+A100 = KNOWN["A100"]
 
 
-@pytest.mark.parametrize(
-    ("known", "layout", "fits"),
-    [
-        (A100, "3g.20gb 2g.10gb 1g.5gb 1g.5gb", True),
-        (A100, "3g.20gb 3g.20gb", True),
-        (A100, "4g.20gb 3g.20gb", True),
-        (A100, "4g.20gb 4g.20gb", False),
-        (A100, "3g.20gb 3g.20gb 1g.5gb", False),  # all memory is taken
-        (A100, "4g.20gb 1g.5gb 1g.5gb 1g.5gb", True),
-        (A100, "4g.20gb 1g.5gb 1g.5gb 1g.5gb 1g.5gb", False),
-        (A100, "2g.10gb 2g.10gb 2g.10gb 1g.5gb", True),
-        (A100, "2g.10gb 2g.10gb 2g.10gb 2g.10gb", False),
-        (A100, "1g.10gb 1g.10gb 1g.10gb 1g.10gb", True),
-        (A100, "3g.20gb 1g.10gb 1g.10gb", True),
-        (A100, "3g.20gb 1g.10gb 1g.10gb 1g.5gb", False),
-        (A100, "1g.5gb+me 1g.5gb+me", False),  # one set of media engines
-        (A100, "1g.5gb+me 1g.5gb", True),
-        (A100, "7g.40gb 1g.5gb", False),
-        (A30, "2g.12gb 1g.6gb 1g.6gb", True),
-        (A30, "4g.24gb 1g.6gb", False),
-        (RTX, "2g.48gb+gfx 1g.24gb+gfx 1g.24gb+gfx", True),
-        (RTX, "2g.48gb 2g.48gb 1g.24gb", False),
-    ],
-)
-def test_a_layout_fits_or_not(known: tuple[str, ...], layout: str, fits: bool):
+@tables.rows("mig-layouts")
+def test_a_layout_fits_or_not(known: str, layout: str, fits: bool):
     """In whatever order it is written."""
     profiles = layout.split()
-    assert mig.fit(profiles, known) == mig.fit(profiles[::-1], known) == fits
+    assert mig.fit(profiles, KNOWN[known]) == mig.fit(profiles[::-1], KNOWN[known]) == fits
 
 
-@pytest.mark.parametrize(
-    ("known", "profile", "count"),
-    [
-        (A30, "1g.6gb", 4),
-        (A30, "2g.12gb+me", 1),
-        (A100, "1g.5gb", 7),
-        (A100, "1g.10gb", 4),
-        (A100, "2g.10gb", 3),
-        (H100, "1g.10gb", 7),
-        (H100, "1g.20gb", 4),
-        (H100, "3g.40gb", 2),
-        (H100, "7g.80gb", 1),
-        (RTX, "1g.24gb+gfx", 4),
-        (RTX, "2g.48gb-me", 2),
-    ],
-)
-def test_as_many_as_fit_are_those_of_mig_parted(known: tuple[str, ...], profile: str, count: int):
+@tables.rows("mig-counts")
+def test_as_many_as_fit_are_those_of_mig_parted(known: str, profile: str, count: int):
     """Its deployments/systemd/config-default.yaml has the numbers."""
-    assert mig.expand((f"all-{profile}",), known) == (profile,) * count
+    assert mig.expand((f"all-{profile}",), KNOWN[known]) == (profile,) * count
 
 
 def test_the_largest_comes_first():
