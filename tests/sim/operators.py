@@ -83,6 +83,12 @@ def gpunode(folder: Path, *words: str, **environment: str) -> subprocess.Complet
     )
 
 
+def worked(done: subprocess.CompletedProcess[str]) -> subprocess.CompletedProcess[str]:
+    """The command, which must have ended with status 0; what it printed is the failure's message."""
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done
+
+
 def run(demo: Demo, *words: str, **settings: Any) -> tuple[int, list[dict[str, Any]]]:
     """A run to its end: the exit code, or less than 0 for the signal that ended it; its JSON lines."""
     with begin(demo, *words, **settings) as going:

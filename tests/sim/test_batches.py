@@ -19,7 +19,7 @@ from tests import jsonlines
 from . import operators
 from .clusters import Client, until
 from .jobs import client, cordoned
-from .operators import of_kind, under_way
+from .operators import of_kind, under_way, worked
 
 pytestmark = pytest.mark.usefixtures("records")
 
@@ -122,8 +122,7 @@ def test_bare_hosts_disturb_nobody_and_go_together(
 
 
 def test_a_batch_is_proven_before_the_next_begins(demo: Demo):
-    done = gpunode(demo, "provision", "inventory.yaml", "--yes", "--json", "--batch", "1")
-    assert done.returncode == 0, done.stdout + done.stderr
+    done = worked(gpunode(demo, "provision", "inventory.yaml", "--yes", "--json", "--batch", "1"))
     story = jsonlines.parse(done.stdout)
     steps = [
         (line["type"], line.get("host") or line["node"])
@@ -150,8 +149,7 @@ def test_a_gate_stops_the_run_before_the_next_batch(provisioned: tuple[Demo, obj
         assert rows["gpu-1"][0] == "verified"
         assert rows["gpu-2"] == ("not verified", f"skipped: gate `{command}` exited with 1")
         (tmp_path / "open").touch()
-        done = gpunode(demo, "resume", *options)
-        assert done.returncode == 0, done.stdout + done.stderr
+        done = worked(gpunode(demo, "resume", *options))
         assert [row["host"] for row in of_kind(done, "verified")] == ["gpu-2"]
     finally:
         demo.inventory.write_text(written)
@@ -307,8 +305,7 @@ def test_a_host_whose_work_does_not_end_in_time_is_skipped(busy: Demo):
 
 def test_a_drain_evicts_the_pod(busy: Demo):
     patience(busy, work="drain")
-    done = gpunode(busy, "provision", "inventory.yaml", "--yes", "--json")
-    assert done.returncode == 0, done.stdout + done.stderr
+    worked(gpunode(busy, "provision", "inventory.yaml", "--yes", "--json"))
     assert client(busy).ask("GET", "/api/v1/namespaces/default/pods/job")[0] == 404
     assert cordoned(client(busy)) == []
 
@@ -334,8 +331,7 @@ def test_ctrl_c_twice_leaves_hosts_that_are_named_and_resume_finishes_them():
             assert run.wait() == 130
         left = "Unfinished: gpu-1; cordoned nodes stay cordoned. `gpunode resume` continues with them."
         assert left in seen.read_text()
-        done = gpunode(demo, "resume", "inventory.yaml", "--yes", "--json")
-        assert done.returncode == 0, done.stdout + done.stderr
+        done = worked(gpunode(demo, "resume", "inventory.yaml", "--yes", "--json"))
         assert [(row["host"], row["result"]) for row in of_kind(done, "verified")] == [("gpu-1", "verified")]
 
 
@@ -363,8 +359,7 @@ def test_a_record_that_cannot_be_written_gives_back_what_waits_and_begins_no_mor
     assert "not changed: its record" in seen
     assert "cannot be written: No space left on device" in seen
     assert "Traceback" not in seen
-    done = gpunode(busy, "resume", "inventory.yaml", "--yes", "--json")
-    assert done.returncode == 0, done.stdout + done.stderr
+    done = worked(gpunode(busy, "resume", "inventory.yaml", "--yes", "--json"))
     assert [(row["host"], row["result"]) for row in of_kind(done, "verified")] == [("gpu-2", "verified")]
     assert cordoned(api) == []
 
@@ -447,6 +442,5 @@ def test_a_host_of_the_control_plane_is_left_alone_unless_named(master: Demo):
     assert (docker_since(master, "gpu-2"), cordoned(api)) == (before, [])
 
     api.ask("DELETE", "/api/v1/namespaces/kube-system/pods/etcd-other", {"gracePeriodSeconds": 0})
-    done = gpunode(master, "provision", "inventory.yaml", "--yes", "--json")
-    assert done.returncode == 0, done.stdout + done.stderr
+    worked(gpunode(master, "provision", "inventory.yaml", "--yes", "--json"))
     assert docker_since(master, "gpu-2") > before

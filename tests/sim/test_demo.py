@@ -31,6 +31,8 @@ from gpunode.sim.process import Demo
 from tests import forks
 from tests.sim.clusters import Client, until
 
+from .operators import worked
+
 GPUNODE = [sys.executable, "-m", "gpunode"]
 
 
@@ -226,8 +228,9 @@ def test_a_kept_one_is_broken_grows_and_gets_another_driver(room: Path):
         assert run("demo", "add", "demo", "--hosts", "2").stdout.startswith(
             "added new2-01, new2-02 as group added2."
         )
-        done = run("provision", "inventory.yaml", "--yes", "--batch", "100%", "--limit", "h100-1,added1")
-        assert done.returncode == 0, done.stdout + done.stderr
+        done = worked(
+            run("provision", "inventory.yaml", "--yes", "--batch", "100%", "--limit", "h100-1,added1")
+        )
         assert done.stdout.count("vectoradd passed on each") == 2
 
         with pytest.raises(
@@ -242,8 +245,7 @@ def test_a_kept_one_is_broken_grows_and_gets_another_driver(room: Path):
 
         inventory = demo.inventory.read_text()
         demo.inventory.write_text(inventory.replace("defaults:\n", 'defaults:\n  driver: "580"\n'))
-        done = run("provision", "inventory.yaml", "--yes", "--no-run", "--limit", "h100-1")
-        assert done.returncode == 0, done.stdout + done.stderr
+        worked(run("provision", "inventory.yaml", "--yes", "--no-run", "--limit", "h100-1"))
         assert registry.find(None).states[0].now().library.startswith("580.")
     finally:
         registry.stop()

@@ -13,7 +13,7 @@ from gpunode.sim.process import Demo
 from . import operators
 from .clusters import until
 from .jobs import client, cordoned
-from .operators import of_kind
+from .operators import of_kind, worked
 from .test_batches import begin, gpunode
 
 pytestmark = pytest.mark.usefixtures("records")
@@ -23,8 +23,7 @@ pytestmark = pytest.mark.usefixtures("records")
 def demo() -> Iterator[Demo]:
     """A GPU node with the production driver."""
     with Demo([kinds.new_host("gpu-1", count=2)]) as made:
-        done = gpunode(made, "provision", "inventory.yaml", "--yes", "--json")
-        assert done.returncode == 0, done.stdout + done.stderr
+        worked(gpunode(made, "provision", "inventory.yaml", "--yes", "--json"))
         yield made
 
 
@@ -49,8 +48,7 @@ def test_the_plugin_makes_way_for_a_reload_of_the_modules(demo: Demo):
     back afterwards."""
     want(demo, 580)
     before = booted(demo)
-    done = gpunode(demo, "provision", "inventory.yaml", "--yes", "--json")
-    assert done.returncode == 0, done.stdout + done.stderr
+    done = worked(gpunode(demo, "provision", "inventory.yaml", "--yes", "--json"))
     (plan,) = of_kind(done, "plan")
     assert (plan["disturbs"]["reboot"], plan["disturbs"]["reload"]) == (True, True)
     assert booted(demo) == before
@@ -68,8 +66,7 @@ def test_the_plugin_comes_back_after_a_run_that_died(demo: Demo):
         until(lambda: node(demo)["gpu"] == daemonset.PAUSED)
         run.kill()
     assert node(demo)["owner"].startswith("run ")
-    done = gpunode(demo, "resume", "inventory.yaml", "--yes", "--json")
-    assert done.returncode == 0, done.stdout + done.stderr
+    worked(gpunode(demo, "resume", "inventory.yaml", "--yes", "--json"))
     assert booted(demo) == before
     assert demo.states["gpu-1"].now().modules["nvidia"].startswith("595.")
     assert node(demo) == {"gpu": "true", "owner": None}
@@ -89,8 +86,7 @@ def test_an_apply_that_is_killed_inside_a_load_is_completed_by_the_next_run(demo
     assert (killed.returncode, version(demo), program.exists()) == (1, "", False)
     (plan,) = of_kind(gpunode(demo, "plan", "inventory.yaml", "--json"), "plan")
     assert [change["what"] for change in plan["changes"]][:1] == ["load nvidia, nvidia_uvm, nvidia_modeset"]
-    done = gpunode(demo, "provision", "inventory.yaml", "--yes", "--json")
-    assert done.returncode == 0, done.stdout + done.stderr
+    worked(gpunode(demo, "provision", "inventory.yaml", "--yes", "--json"))
     assert (version(demo), booted(demo)) == (wanted, boot)
     assert (node(demo), cordoned(client(demo))) == ({"gpu": "true", "owner": None}, [])
     planned = gpunode(demo, "plan", "inventory.yaml", "--exit-code")

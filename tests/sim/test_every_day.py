@@ -15,7 +15,7 @@ from gpunode.sim.process import Demo
 from . import operators
 from .clusters import until
 from .jobs import JOBS, client, job
-from .operators import of_kind
+from .operators import of_kind, worked
 
 Gpunode = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -24,8 +24,7 @@ Gpunode = Callable[..., subprocess.CompletedProcess[str]]
 def demo() -> Iterator[Demo]:
     """Two nodes, proven."""
     with Demo([kinds.old_host("gpu-1"), kinds.new_host("gpu-2")]) as made:
-        done = run(made.folder, "provision", "inventory.yaml", "--yes", "-q", "--html", "report.html")
-        assert done.returncode == 0, done.stdout + done.stderr
+        worked(run(made.folder, "provision", "inventory.yaml", "--yes", "-q", "--html", "report.html"))
         yield made
 
 
@@ -48,8 +47,7 @@ def test_a_provision_leaves_a_report_with_its_hosts_timeline_and_result(demo: De
 
 def test_the_plugin_is_inspected_with_a_kubeconfig_alone(gpunode: Gpunode):
     """All GPU nodes, or those that --limit takes by name."""
-    done = gpunode("plugin", "status", "--json")
-    assert done.returncode == 0, done.stdout + done.stderr
+    done = worked(gpunode("plugin", "status", "--json"))
     assert [(row["node"], row["phase"]) for row in of_kind(done, "plugin")] == [
         ("gpu-1", "Running"),
         ("gpu-2", "Running"),
@@ -72,8 +70,7 @@ def test_a_first_inventory_is_written_from_the_clusters_nodes(gpunode: Gpunode, 
 
 def test_vectors_are_added_with_a_kubeconfig_alone(gpunode: Gpunode):
     """By the image that the deployed plugin runs."""
-    done = gpunode("run", "vectoradd", "--json", "--limit", "gpu-2")
-    assert done.returncode == 0, done.stdout + done.stderr
+    done = worked(gpunode("run", "vectoradd", "--json", "--limit", "gpu-2"))
     assert {row["node"] for row in of_kind(done, "vectoradd")} == {"gpu-2"}
 
 
@@ -115,8 +112,7 @@ def test_every_gpu_is_shown_with_the_pod_that_has_it(gpunode: Gpunode, demo: Dem
     job(api, "train", "gpu-1", 600)
 
     def users() -> list[tuple[str, list[str]]]:
-        done = gpunode("status", "--json")
-        assert done.returncode == 0, done.stdout + done.stderr
+        done = worked(gpunode("status", "--json"))
         return [(row["node"], row["pods"]) for row in of_kind(done, "gpu")]
 
     until(lambda: ("gpu-1", ["default/train"]) in users())  # the plugin asks the kubelet every 5 s
@@ -137,8 +133,7 @@ def test_every_gpu_is_shown_with_the_pod_that_has_it(gpunode: Gpunode, demo: Dem
 
 def test_nvidia_smi_shows_the_gpu_of_a_pod(gpunode: Gpunode, demo: Demo):
     """By the image that is there, on the node that --limit takes; the pod is gone afterwards."""
-    done = gpunode("run", "nvidia-smi", "--json", "--limit", "gpu-2")
-    assert done.returncode == 0, done.stdout + done.stderr
+    done = worked(gpunode("run", "nvidia-smi", "--json", "--limit", "gpu-2"))
     log = of_kind(done, "log")
     assert {line["node"] for line in log} == {"gpu-2"}
     assert len([line for line in log if "GPU-" in line["log"]]) == 1
@@ -194,16 +189,14 @@ def test_a_resource_counted_by_hand_is_scheduled_by(gpunode: Gpunode, demo: Demo
         _, node = api.ask("GET", "/api/v1/nodes/gpu-1")
         return [node["status"][part].get(fpga) for part in ("capacity", "allocatable")]
 
-    done = gpunode("label", "--resource", f"{fpga}=2", *where)
-    assert done.returncode == 0, done.stdout + done.stderr
+    done = worked(gpunode("label", "--resource", f"{fpga}=2", *where))
     assert [row["result"] for row in of_kind(done, "resource")] == ["changed"]
     until(lambda: counted() == ["2", "2"])
     state = demo.states["gpu-1"]
     with state.change() as now:
         systemd.start(state, now, "kubelet.service")
     until(lambda: counted() == ["0", "0"])
-    done = gpunode("label", "--resource", fpga, "--remove", *where)
-    assert done.returncode == 0, done.stdout + done.stderr
+    worked(gpunode("label", "--resource", fpga, "--remove", *where))
     until(lambda: counted() == [None, None])
 
 
@@ -219,8 +212,7 @@ def test_a_runtime_without_nvidia_is_fixed_and_the_plugins_pod_is_a_new_one(demo
     faults.inflict("runtime", [demo.states["gpu-2"]])
     broken = run(demo.folder, "verify", "inventory.yaml", "--json", "--no-run", "--limit", "gpu-2")
     assert [link["layer"] for link in of_kind(broken, "link") if link["status"] == "broken"] == ["runtime"]
-    done = run(demo.folder, "provision", "inventory.yaml", "--yes", "--json")
-    assert done.returncode == 0, done.stdout + done.stderr
+    done = worked(run(demo.folder, "provision", "inventory.yaml", "--yes", "--json"))
     assert [(line["change"], line["object"], line["node"]) for line in of_kind(done, "cluster")] == [
         ("replace", before["gpu-2"], "gpu-2")
     ]
@@ -235,8 +227,7 @@ def test_a_driver_that_was_unloaded_is_seen(gpunode: Gpunode, demo: Demo):
     done = gpunode("status", "--json")
     assert done.returncode == 1
     assert {row["node"] for row in of_kind(done, "gpu")} == {"gpu-1"}
-    done = run(demo.folder, "provision", "inventory.yaml", "--yes")
-    assert done.returncode == 0, done.stdout + done.stderr
+    worked(run(demo.folder, "provision", "inventory.yaml", "--yes"))
     assert gpunode("status").returncode == 0
 
 
@@ -245,8 +236,9 @@ def test_the_plugin_is_removed_with_a_kubeconfig_alone(gpunode: Gpunode, demo: D
     unnamed = gpunode("plugin", "remove", "--yes", "--json")
     assert unnamed.returncode == 2
     assert "nothing names the cluster" in unnamed.stderr
-    done = gpunode("plugin", "remove", "--yes", "--json", "--kubeconfig", str(demo.folder / "kubeconfig"))
-    assert done.returncode == 0, done.stdout + done.stderr
+    done = worked(
+        gpunode("plugin", "remove", "--yes", "--json", "--kubeconfig", str(demo.folder / "kubeconfig"))
+    )
     gone = [row["object"] for row in of_kind(done, "object")]
     assert "Node gpu-1 label gpunode.dev/gpu" in gone
     left = gpunode("status", "--json")

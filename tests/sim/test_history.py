@@ -6,7 +6,7 @@ from gpunode.sim.host import kinds
 from gpunode.sim.process import Demo
 
 from . import operators
-from .operators import of_kind
+from .operators import of_kind, worked
 
 pytestmark = pytest.mark.usefixtures("records")
 KEYS = ("step", "kind", "what", "why", "diff")
@@ -14,8 +14,7 @@ KEYS = ("step", "kind", "what", "why", "diff")
 
 def test_history_names_a_run_and_show_has_its_plan_its_ends_and_its_times():
     with Demo([kinds.old_host("gpu-1")]) as demo:
-        done = operators.gpunode(demo.folder, "provision", "inventory.yaml", "--yes", "--json")
-        assert done.returncode == 0, done.stdout + done.stderr
+        done = worked(operators.gpunode(demo.folder, "provision", "inventory.yaml", "--yes", "--json"))
         listed = operators.gpunode(demo.folder, "history", "--json")
         (run,) = of_kind(listed, "run")
         shown = operators.gpunode(demo.folder, "show", run["run"][:-1], "--json")

@@ -13,13 +13,14 @@ from gpunode.sim.process import Demo
 from tests.sim import operators
 from tests.sim.clusters import Client, until
 
+from .operators import worked
+
 
 @pytest.fixture(scope="module")
 def demo() -> Iterator[Demo]:
     """A demo of one host that is provisioned."""
     with Demo([kinds.new_host("h100-1", count=2)]) as running:
-        done = gpunode(running, "provision", "--yes")
-        assert done.returncode == 0, done.stdout + done.stderr
+        worked(gpunode(running, "provision", "--yes"))
         yield running
 
 
@@ -73,8 +74,7 @@ def test_a_runc_that_loses_devices_gets_their_links_by_a_unit_of_gpunodes(demo: 
         "disturbs systemd reload (containers lose their GPUs); no GPU pods or processes affected",
     ):
         assert words in " ".join(planned.stdout.split()), planned.stdout
-    done = gpunode(demo, "provision", "--yes")
-    assert done.returncode == 0, done.stdout + done.stderr
+    worked(gpunode(demo, "provision", "--yes"))
     assert state.now().units["gpunode-dev-char.service"].enabled
     assert (
         "create-dev-char-symlinks" in (state.root / "etc/systemd/system/gpunode-dev-char.service").read_text()
@@ -99,13 +99,11 @@ def test_a_specification_that_the_toolkits_unit_does_not_write_is_written_by_gpu
         "the driver's module here is nvidia-current-open.ko.xz",
     ):
         assert words in " ".join(planned.stdout.split()), planned.stdout
-    done = gpunode(demo, "provision", "--yes", "--no-run")
-    assert done.returncode == 0, done.stdout + done.stderr
+    worked(gpunode(demo, "provision", "--yes", "--no-run"))
     assert own.exists()
     assert "kind: nvidia.com/gpu" in spec.read_text()
     assert gpunode(demo, "plan", "--exit-code").returncode == 0
     listed.write_text("updates/dkms/nvidia.ko.xz:\n")
-    done = gpunode(demo, "provision", "--yes", "--no-run")
-    assert done.returncode == 0, done.stdout + done.stderr
+    worked(gpunode(demo, "provision", "--yes", "--no-run"))
     assert not own.exists()
     assert gpunode(demo, "plan", "--exit-code").returncode == 0

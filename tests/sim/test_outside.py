@@ -17,6 +17,7 @@ from tests import jsonlines
 from . import operators
 from .clusters import until
 from .fleets import serving
+from .operators import worked
 
 # gpunode as a user runs it, but killed with -9 when it is about to open the connection that confirms.
 KILLED = """
@@ -85,8 +86,7 @@ def test_an_operator_killed_before_the_confirmation_leaves_a_mark_that_the_next_
     notes = gpunode(demo, "verify", "inventory.yaml", "--json").stdout
     assert "gpu-1: unconfirmed: after the restart of docker.service" in notes
 
-    done = gpunode(demo, "provision", "inventory.yaml", "--yes", "--json")
-    assert done.returncode == 0, done.stdout + done.stderr
+    done = worked(gpunode(demo, "provision", "inventory.yaml", "--yes", "--json"))
     assert planned(done)["unconfirmed"] == [restart]
     assert records(demo, "unconfirmed-*.json") == []
     assert "unconfirmed" not in planned(gpunode(demo, "plan", "inventory.yaml", "--json"))

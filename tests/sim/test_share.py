@@ -23,6 +23,7 @@ from tests.unit.test_schedulers import KUBEADM
 from . import operators
 from .clusters import Client, until
 from .jobs import JOBS, client
+from .operators import worked
 
 HOST, MEM = "cp-1", "aliyun.com/gpu-mem"
 TEXT = KUBEADM.replace("{minor}", "36")
@@ -79,8 +80,7 @@ def demo() -> Iterator[Demo]:
         for group in written["groups"].values():
             group["hosts"] = [{**host, "control_plane": True} for host in group["hosts"]]
         made.inventory.write_text(yaml.safe_dump(written))
-        done = gpunode(made, "provision", "--yes", "-q", "--no-run")
-        assert done.returncode == 0, done.stdout + done.stderr
+        worked(gpunode(made, "provision", "--yes", "-q", "--no-run"))
         yield made
 
 
@@ -129,8 +129,7 @@ def test_where_nothing_makes_the_extenders_pods_enable_says_so_and_what_stays(de
     assert "this simulated cluster creates no pods" in told
     assert "`gpunode share disable` removes the objects" in told
     assert path.read_text() == TEXT
-    done = gpunode(demo, "share disable", "--yes")
-    assert done.returncode == 0, done.stdout + done.stderr
+    worked(gpunode(demo, "share disable", "--yes"))
     assert client(demo).ask("GET", OWN)[0] == 404
 
 
@@ -147,8 +146,7 @@ def test_from_enable_to_disable(demo: Demo):
         assert asked.returncode != 0, asked.stdout
         assert (path.read_text(), api.ask("GET", OWN)[0]) == (TEXT, 404)
 
-        done = gpunode(demo, "share enable", "--yes", "--json")
-        assert done.returncode == 0, done.stdout + done.stderr
+        done = worked(gpunode(demo, "share enable", "--yes", "--json"))
         assert "# gpunode share" in path.read_text()
         assert rows(done, "summary")[-1]["asking"] == 1
         enabled = path.read_text()
@@ -177,14 +175,12 @@ def test_from_enable_to_disable(demo: Demo):
         assert "PROMISED" in told.stdout
         assert "no note of the GPU of default/past" in told.stderr
 
-        done = gpunode(demo, "share fsck", "--repair", "--yes", "--json")
-        assert done.returncode == 0, done.stdout + done.stderr
+        worked(gpunode(demo, "share fsck", "--repair", "--yes", "--json"))
         noted = api.ask("GET", f"{JOBS}/past")[1]["metadata"]["annotations"]
         assert shown[noted[INDEX]][3] == "default/past"
         assert rows(gpunode(demo, "share fsck", "--json"), "fsck") == []
 
-        done = gpunode(demo, "share disable", "--yes", "--json")
-        assert done.returncode == 0, done.stdout + done.stderr
+        worked(gpunode(demo, "share disable", "--yes", "--json"))
         assert (path.read_text(), api.ask("GET", OWN)[0]) == (TEXT, 404)
         assert api.ask("GET", f"{JOBS}/past")[1]["status"]["phase"] in ("Pending", "Running")
     finally:

@@ -13,7 +13,7 @@ from tests.snapshots import differences, files
 from . import operators
 from .clusters import until
 from .jobs import client
-from .operators import of_kind
+from .operators import of_kind, worked
 from .test_forget import node
 
 pytestmark = pytest.mark.usefixtures("records")
@@ -54,13 +54,11 @@ def test_an_undone_host_is_as_before_apart_from_what_somebody_changed_since():
         root = demo.folder / "hosts/gpu-1/root"
         before, bare, joined = files(str(root)), software(demo), node(client(demo), "gpu-1")
         empty = objects(demo)
-        done = operators.gpunode(demo.folder, "provision", "inventory.yaml", "--yes", "--json")
-        assert done.returncode == 0, done.stdout + done.stderr
+        worked(operators.gpunode(demo.folder, "provision", "inventory.yaml", "--yes", "--json"))
         made, provisioned = files(str(root)), software(demo)
         labelled, full = node(client(demo), "gpu-1"), objects(demo)
         (root / edited[1:]).write_text("nvidia\n")
-        undone = undo(demo, "last")
-        assert undone.returncode == 0, undone.stdout + undone.stderr
+        undone = worked(undo(demo, "last"))
         kept = [(line["code"], line["what"]) for line in of_kind(undone, "left") if line["host"]]
         assert kept == [("irreversible", "gpunode-deviceplugin:demo"), ("kept", edited)]
         assert differences(before, files(str(root)), LEFT) == [f"file {edited}"]
@@ -68,8 +66,7 @@ def test_an_undone_host_is_as_before_apart_from_what_somebody_changed_since():
         assert node(client(demo), "gpu-1") == joined
         assert [line for line in of_kind(undone, "left") if not line["host"]] == []
         assert objects(demo) == empty
-        again = undo(demo, "last")
-        assert again.returncode == 0, again.stdout + again.stderr
+        worked(undo(demo, "last"))
         assert differences(made, files(str(root)), LEFT) == [f"file {edited}"]
         assert software(demo) == provisioned
         assert node(client(demo), "gpu-1")["labels"] == labelled["labels"] != joined["labels"]
@@ -91,17 +88,14 @@ def test_an_upgrade_of_the_driver_is_undone_also_where_operator_or_apply_is_kill
         [kinds.old_host("gpu-1")], groups={"gpu": {"driver": "570", "hosts": [{"name": "gpu-1"}]}}
     ) as demo:
         inventory = demo.folder / "inventory.yaml"
-        done = operators.gpunode(demo.folder, "provision", "inventory.yaml", "--yes", "--json")
-        assert done.returncode == 0, done.stdout + done.stderr
+        worked(operators.gpunode(demo.folder, "provision", "inventory.yaml", "--yes", "--json"))
         before = software(demo)
         inventory.write_text(inventory.read_text().replace("570", "580"))
-        done = operators.gpunode(demo.folder, "provision", "inventory.yaml", "--yes", "--json")
-        assert done.returncode == 0, done.stdout + done.stderr
+        worked(operators.gpunode(demo.folder, "provision", "inventory.yaml", "--yes", "--json"))
         assert State(demo.folder / "hosts/gpu-1").now().modules["nvidia"].startswith("580.")
         status, _ = operators.run(demo, "undo", "last", "--yes", die=["gpu-1", "changing"])
         assert status == -9
-        resumed = operators.gpunode(demo.folder, "resume", "inventory.yaml", "--yes", "--json")
-        assert resumed.returncode == 0, resumed.stdout + resumed.stderr
+        resumed = worked(operators.gpunode(demo.folder, "resume", "inventory.yaml", "--yes", "--json"))
         assert software(demo) == before
         assert State(demo.folder / "hosts/gpu-1").now().modules["nvidia"].startswith("570.")
         assert of_kind(resumed, "summary")[0]["changed"] == 1
@@ -111,8 +105,7 @@ def test_an_upgrade_of_the_driver_is_undone_also_where_operator_or_apply_is_kill
         killed = operators.gpunode(demo.folder, "provision", "inventory.yaml", "--yes", "--json")
         assert killed.returncode == 1, killed.stdout
         assert "nvidia" not in State(demo.folder / "hosts/gpu-1").now().modules
-        undone = undo(demo, "last")
-        assert undone.returncode == 0, undone.stdout + undone.stderr
+        worked(undo(demo, "last"))
         assert software(demo) == before
 
 
@@ -120,8 +113,7 @@ def test_an_undo_that_can_put_nothing_back_says_so_and_leaves_the_cluster_as_it_
     with Demo([kinds.old_host("gpu-1")]) as demo:
         written = demo.folder / "hosts/gpu-1/root/etc/modules-load.d/gpunode.conf"
         for text in ("nvidia\n", "vfio\n"):
-            done = operators.gpunode(demo.folder, "provision", "inventory.yaml", "--yes", "--json")
-            assert done.returncode == 0, done.stdout + done.stderr
+            worked(operators.gpunode(demo.folder, "provision", "inventory.yaml", "--yes", "--json"))
             written.write_text(text)
         labels, full = node(client(demo), "gpu-1"), objects(demo)
         kept = operators.gpunode(demo.folder, "undo", "last", "--yes")
@@ -136,8 +128,7 @@ def test_an_undo_that_can_put_nothing_back_says_so_and_leaves_the_cluster_as_it_
 
 def test_a_host_whose_journal_has_nothing_of_the_run_is_refused():
     with Demo([kinds.old_host("gpu-1")]) as demo:
-        done = operators.gpunode(demo.folder, "provision", "inventory.yaml", "--yes", "--no-run", "--json")
-        assert done.returncode == 0, done.stdout + done.stderr
+        worked(operators.gpunode(demo.folder, "provision", "inventory.yaml", "--yes", "--no-run", "--json"))
         for journal in (demo.folder / "hosts/gpu-1/root/var/lib/gpunode/runs").glob("*/journal.jsonl"):
             journal.unlink()
         refused = undo(demo, "last")

@@ -14,7 +14,7 @@ from gpunode.sim.process import Demo
 from . import operators
 from .clusters import until
 from .jobs import JOBS, client, job
-from .operators import of_kind
+from .operators import of_kind, worked
 
 Gpunode = Callable[..., subprocess.CompletedProcess[str]]
 GPU = "nvidia.com/gpu"
@@ -24,8 +24,7 @@ GPU = "nvidia.com/gpu"
 def demo() -> Iterator[Demo]:
     """Two nodes, proven: a P100, and two H100."""
     with Demo([kinds.old_host("p100-1", count=1), kinds.new_host("h100-1", count=2)]) as made:
-        done = run(made.folder, "provision", "inventory.yaml", "--yes", "-q")
-        assert done.returncode == 0, done.stdout + done.stderr
+        worked(run(made.folder, "provision", "inventory.yaml", "--yes", "-q"))
         yield made
 
 
@@ -148,8 +147,7 @@ def test_a_bare_host_is_told_from_its_node_and_without_one():
 def test_the_broken_link_comes_first_for_pods_that_got_no_gpu():
     """Their containers start without one: one runs on, and one crashes as a pod does that requests none."""
     with Demo([kinds.new_host("h100-1", count=1)]) as demo:
-        done = run(demo.folder, "provision", "inventory.yaml", "--yes", "-q")
-        assert done.returncode == 0, done.stdout + done.stderr
+        worked(run(demo.folder, "provision", "inventory.yaml", "--yes", "-q"))
         api = client(demo)
         faults.inflict("runtime", [demo.states["h100-1"]])
         job(api, "blind", "h100-1", 600)
