@@ -80,17 +80,21 @@ def _why_not_joined(session: Session, name: str, host: Member) -> int:
 
 def judge_node(cluster: Cluster, item: Object, judged: Judged | None = None) -> Iterator[Problem]:
     """Why it takes no pods; why it offers fewer GPUs than it has; why they are not accepted. Of a node that is not Ready first what its
-    host shows: that is the cause. `judged`: its host, where that was probed before."""
+    host shows: that is the cause; and of one that gpunode has cordoned, since `resume` verifies the host before it lifts the cordon.
+    `judged`: its host, where that was probed before."""
     node, closed = parse(item), list(why_closed(item))
-    if node.ready:
-        yield from closed
     offers_none = node.labels.get(GPU_LABEL) == "true" and not node.offers
     fewer = offers_none or node.short or node.allocatable < node.capacity
     wrong = why_fewer(cluster, [node.name], ready=bool(fewer), judged=judged).get(node.name)
-    if wrong and not (closed and wrong.layer == "node"):
+    if wrong and closed and wrong.layer == "node":
+        wrong = None
+    host_first = not node.ready or (wrong is not None and bool(node.cordoned_by))
+    if not host_first:
+        yield from closed
+    if wrong:
         verify = advise(f"`gpunode verify --limit {node.name}` inspects its host and names the fix.")
         yield replace(wrong, fix=wrong.fix or verify)
-    if not node.ready:
+    if host_first:
         yield from closed
     stamp = read_stamp(node.accepted)
     if stamp and stamp.failed:

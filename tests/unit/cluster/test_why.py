@@ -394,8 +394,8 @@ def test_a_cordon_hides_no_cause_of_gpus_that_are_missing_and_is_named_once(
     assert "n1 is cordoned" not in [line for each in reasons for line in each["evidence"]]
 
 
-def test_a_node_in_the_hands_of_a_run_is_left_to_it(why: Why, fake: FakeApi):
-    """Whoever lifted its cordon would let pods come in the middle of a change."""
+def test_a_node_in_the_hands_of_a_run_is_left_to_it(why: Why, fake: FakeApi, monkeypatch):
+    """Whoever lifted its cordon would let pods come in the middle of a change. What is wrong on its host comes first: `resume` verifies it."""
     add_node(fake, "n1", 2, labels=GPU_NODE)
     owner = {"annotations": {cordon.OWNER: "run r1 of ada@ws"}}
     fake.update("Node", "n1", spec={"unschedulable": True}, metadata=owner)
@@ -409,6 +409,9 @@ def test_a_node_in_the_hands_of_a_run_is_left_to_it(why: Why, fake: FakeApi):
         "by gpunode, run r1 of ada@ws: no pod is scheduled on it",
         cordon.FOLLOW,
     )
+    lost = {"n1": Problem("module", "link `module` of host n1 is broken", fix="Reboot.")}
+    monkeypatch.setattr(chains, "broken_links", lambda *_: lost)
+    assert [reason["code"] for reason in read(why("node", "n1", "--json"))[1]] == ["module", "cordoned"]
 
 
 def test_a_gpu_is_found_by_the_beginning_of_its_uuid_or_by_node_and_index(
