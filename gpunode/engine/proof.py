@@ -469,7 +469,8 @@ def describe_proof(member: Member) -> tuple[str, str]:
         where = " in a share" if result.shared else ""
         users = f"; in use by {few(result.users, 3)}" if result.users else ""
         return "verified", f"{len(seen)} of {count} passed{where}{users}"
-    return "verified", f"{count}, vectoradd passed on each"
+    cordoned = len(member.facts.gpus) - len(member.gpus) if member.facts else 0
+    return "verified", f"{count}, vectoradd passed on each" + (f"; {cordoned} cordoned" if cordoned else "")
 
 
 def show_results(results: Sequence[NodeResult], reporter: Reporter) -> None:

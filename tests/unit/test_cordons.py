@@ -6,8 +6,10 @@ import pytest
 
 from gpunode.contract.cordons import Cordon, dumps
 from gpunode.engine.member import Member
+from gpunode.engine.proof import describe_proof
 from gpunode.errors import CannotPlan
 from gpunode.links.plugin import cordons
+from gpunode.links.pod.vectoradd import NodeResult, Result
 from gpunode.model import Facts, File, Gpu, Host, Outcome, RemoveFile, Ssh, WriteFile
 from tests import cases
 
@@ -59,3 +61,10 @@ def test_a_file_that_cannot_be_read_is_not_overwritten():
 def test_pods_should_get_the_other_gpus(text: str | None, uuids: list[str]):
     member = Member(Host("h", Ssh("h")), Outcome("h", "right", facts(text)))
     assert [gpu.uuid for gpu in member.gpus] == uuids
+
+
+def test_the_proof_of_a_host_counts_its_cordoned_gpus():
+    """They had no pod, and a green line must not hide that."""
+    passed = NodeResult("n", (Result("n", "pod", "GPU-b", "P100", True, 1.0, "", ()),), expected=("GPU-b",))
+    member = Member(Host("h", Ssh("h")), Outcome("h", "right", facts(dumps({"GPU-a": A}))), result=passed)
+    assert describe_proof(member) == ("verified", "1 GPU, vectoradd passed on each; 1 cordoned")
